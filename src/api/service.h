@@ -1,0 +1,101 @@
+// What the REST API asks of the rest of tandemd. Implemented by supervisor/; tests/api has a fake. All calls
+// are thread-safe: they come from connection threads.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/api_error.h"
+#include "ipc/messages.h"
+#include "ipc/request_record.h"
+
+namespace tandem::api {
+
+struct GenerateRequest {
+  std::string id;                    // "req_…": log, header, reply id is derived from it
+  std::string endpoint;              // "chat", "completions"
+  std::string client;                // key name
+  std::vector<int32_t> prompt;       // from prepare()
+  ipc::Sampling sampling;
+  std::vector<std::string> stop;
+  int n_choices = 1;
+  std::optional<uint32_t> max_tokens;  // absent: up to context or pool
+  bool prompt_logprobs = false;
+  ipc::Priority priority = ipc::Priority::kNormal;
+  int64_t received_us = 0;           // monotonic
+  int64_t deadline_us = 0;           // monotonic
+  bool is_stream = false;
+  std::string log_prompt_text;       // only with log.text
+};
+
+struct StreamTiming {
+  double queue_ms = 0, prefill_ms = 0, decode_ms = 0, ttft_ms = 0, total_ms = 0;
+};
+struct StreamEvent {
+  enum class Kind {
+    kText,          // choice, text, logprobs released with it
+    kChoiceEnd,     // choice, finish
+    kPromptLogprobs,
+    kEnd,           // all choices ended: totals are final
+    kError,         // ends the stream: failed, aborted, or rejected after queueing (deadline, shed)
+    kIdle,          // nothing within the wait
+  } kind = Kind::kIdle;
+  uint32_t choice = 0;
+  std::string text;
+  std::vector<ipc::LogprobEntry> logprobs;
+  ipc::FinishReason finish = ipc::FinishReason::kNone;
+  std::string reason;              // `tandem.reason`, e.g. "deadline", "kv_pool"
+  int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;  // kEnd
+  StreamTiming timing;             // kChoiceEnd, kEnd
+  std::vector<std::string> degraded;  // rungs that touched this request (kChoiceEnd, kEnd)
+  std::optional<ApiError> error;   // kError
+};
+
+// The reading end of one accepted request. Events wait in a bounded buffer; a reader that stays away longer
+// than server.slow_reader_timeout_ms is cut. Destroying it before kEnd/kError cancels the request. Confined
+// to one thread.
+class ResponseStream {
+ public:
+  virtual ~ResponseStream() = default;
+  virtual StreamEvent next(std::chrono::milliseconds wait) = 0;
+};
+
+struct Readiness {
+  enum class State { kReady, kDegraded, kWarming, kDead, kDraining } state = State::kWarming;
+  std::string cause;       // one sentence
+  std::string remedy;      // may be empty
+};
+
+struct PrepareOutcome {
+  std::vector<int32_t> ids;
+  std::string prompt_text;
+};
+
+class InferenceService {
+ public:
+  virtual ~InferenceService() = default;
+  virtual Readiness readiness() = 0;
+  // Model of the newest ready worker; empty before the first one is ready.
+  virtual std::optional<ipc::ModelInfo> model() = 0;
+  virtual std::string model_name() = 0;         // the served id, known from configuration at once
+  virtual int64_t model_created() = 0;          // seconds since 1970, the file's time
+
+  // Renders and tokenizes; waits for a worker until the deadline. Errors are ready to send.
+  virtual ApiResult<PrepareOutcome> prepare(ipc::Prepare request, int64_t deadline_us) = 0;
+  virtual ApiResult<std::string> detokenize(std::vector<int32_t> ids, int64_t deadline_us) = 0;
+  // Checks limits (context, pool, max_prompt_tokens) and the queue's bound; else accepts. From here on the
+  // request ends once and gets exactly one row in the log.
+  virtual ApiResult<std::unique_ptr<ResponseStream>> submit(GenerateRequest request) = 0;
+  // A row for a request refused before submit (or by it): counted as outcome "rejected".
+  virtual void record_rejected(ipc::RequestRecord record) = 0;
+
+  virtual std::string metrics_text() = 0;       // Prometheus text; never blocks on a worker
+  virtual std::string status_json() = 0;        // /status.json
+  virtual ApiResult<std::vector<ipc::RequestRecord>> query_log(const ipc::RecordQuery& query) = 0;
+};
+
+}  // namespace tandem::api

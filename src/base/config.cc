@@ -1,0 +1,161 @@
+#include "base/config.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+namespace tandem {
+namespace {
+
+std::string quote(const std::string& text) {
+  std::ostringstream out;
+  out << toml::value<std::string>(text);
+  return out.str();
+}
+std::string toml_text(bool v) { return v ? "true" : "false"; }
+std::string toml_text(int64_t v) { return std::to_string(v); }
+std::string toml_text(const std::string& v) { return quote(v); }
+
+std::string where(const std::string& file, const std::string& key, const toml::node& node) {
+  return file + ":" + std::to_string(node.source().begin.line) + ": " + key;
+}
+
+Status assign(const toml::node& node, const std::string& at, int64_t, int64_t, bool* out) {
+  auto v = node.value_exact<bool>();
+  if (!v) return invalid_argument(at + " must be true or false");
+  *out = *v;
+  return ok_status();
+}
+Status assign(const toml::node& node, const std::string& at, int64_t min, int64_t max, int64_t* out) {
+  auto v = node.value_exact<int64_t>();
+  std::string range = std::to_string(min) + " to " + std::to_string(max);
+  if (!v) return invalid_argument(at + " must be an integer from " + range);
+  if (*v < min || *v > max)
+    return invalid_argument(at + " must be from " + range + ", got " + std::to_string(*v));
+  *out = *v;
+  return ok_status();
+}
+Status assign(const toml::node& node, const std::string& at, int64_t, int64_t, std::string* out) {
+  auto v = node.value_exact<std::string>();
+  if (!v) return invalid_argument(at + " must be a string in quotes");
+  *out = *v;
+  return ok_status();
+}
+
+Status apply_key(const std::string& section, const std::string& name, const toml::node& node,
+                 const std::string& file, Config* config) {
+  std::string at = where(file, section + "." + name, node);
+#define KEY(type, sec, key, def, min, max, help) \
+  if (section == #sec && name == #key) return assign(node, at, min, max, &config->sec##_##key);
+#include "base/config_keys.def"
+#undef KEY
+  return invalid_argument(at + " is not a known key; see tandem.toml for the list");
+}
+
+Status apply_table(const toml::table& root, const std::string& file, Config* config) {
+  for (auto&& [section, node] : root) {
+    const toml::table* table = node.as_table();
+    if (table == nullptr)
+      return invalid_argument(where(file, std::string(section.str()), node) +
+                              " must be inside a [section]");
+    for (auto&& [name, value] : *table)
+      CHECK_OK(apply_key(std::string(section.str()), std::string(name.str()), value, file, config));
+  }
+  return ok_status();
+}
+
+std::string env_or(const char* name, const std::string& fallback) {
+  const char* v = std::getenv(name);
+  return v != nullptr && *v != 0 ? v : fallback;
+}
+
+}  // namespace
+
+const std::vector<ConfigKey>& config_keys() {
+  static const std::vector<ConfigKey> keys = [] {
+    std::vector<ConfigKey> rows;
+#define KEY(type, section, name, def, min, max, help) \
+  rows.push_back({#section, #name, #type, toml_text(KEY_TYPE_##type(def)), min, max, help});
+#include "base/config_keys.def"
+#undef KEY
+    return rows;
+  }();
+  return keys;
+}
+
+Status config_load_text(const std::string& text, const std::string& name, Config* config) {
+  toml::parse_result result = toml::parse(text);
+  if (!result) {
+    return invalid_argument(name + ":" + std::to_string(result.error().source().begin.line) + ": " +
+                            std::string(result.error().description()));
+  }
+  return apply_table(result.table(), name, config);
+}
+
+Status config_load_file(const std::string& path, Config* config) {
+  std::ifstream in(path);
+  if (!in) return errno_status(errno, "cannot read configuration " + path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return config_load_text(text.str(), path, config);
+}
+
+Status config_set(const std::string& assignment, Config* config) {
+  size_t eq = assignment.find('='), dot = assignment.find('.');
+  if (eq == std::string::npos || dot == std::string::npos || dot > eq)
+    return invalid_argument("\"" + assignment + "\" must have the form section.name=value");
+  std::string section = assignment.substr(0, dot), name = assignment.substr(dot + 1, eq - dot - 1);
+  std::string value = assignment.substr(eq + 1);
+  for (const ConfigKey& key : config_keys()) {
+    if (section == key.section && name == key.name && std::string(key.type) == "Text" &&
+        (value.empty() || value[0] != '"'))
+      value = quote(value);
+  }
+  return config_load_text("[" + section + "]\n" + name + " = " + value + "\n", "--set", config);
+}
+
+std::string config_to_toml(const Config& config) {
+  std::string out, section;
+#define KEY(type, sec, name, def, min, max, help)                       \
+  if (section != #sec) out += "[" #sec "]\n", section = #sec;           \
+  out += #name " = " + toml_text(config.sec##_##name) + "\n";
+#include "base/config_keys.def"
+#undef KEY
+  return out;
+}
+
+Status config_validate(const Config& c) {
+  auto one_of = [](const char* key, const std::string& v, std::initializer_list<const char*> allowed) {
+    std::string list;
+    for (const char* a : allowed) {
+      if (v == a) return ok_status();
+      list += std::string(list.empty() ? "" : ", ") + "\"" + a + "\"";
+    }
+    return invalid_argument(std::string(key) + " must be one of " + list + ", got \"" + v + "\"");
+  };
+  if (c.cache_page_size_tokens != 16 && c.cache_page_size_tokens != 32)
+    return invalid_argument("cache.page_size_tokens must be 16 or 32, got " +
+                            std::to_string(c.cache_page_size_tokens));
+  CHECK_OK(one_of("cpu.activations", c.cpu_activations, {"q8", "f32"}));
+  CHECK_OK(one_of("cpu.force_isa", c.cpu_force_isa, {"", "ref", "avx2", "avx512vnni"}));
+  CHECK_OK(one_of("log.level", c.log_level, {"debug", "info", "warn", "error"}));
+  return ok_status();
+}
+
+std::string config_state_dir(const Config& c) {
+  if (!c.paths_state_dir.empty()) return c.paths_state_dir;
+  if (geteuid() == 0) return "/var/lib/tandem";
+  return env_or("XDG_STATE_HOME", env_or("HOME", "/tmp") + "/.local/state") + "/tandem";
+}
+
+std::string config_cache_dir(const Config& c) {
+  if (!c.paths_cache_dir.empty()) return c.paths_cache_dir;
+  if (geteuid() == 0) return "/var/cache/tandem";
+  return env_or("XDG_CACHE_HOME", env_or("HOME", "/tmp") + "/.cache") + "/tandem";
+}
+
+}  // namespace tandem

@@ -1,0 +1,47 @@
+// Configuration: defaults < profile.toml < tandem.toml < flags (`section.name=value`). Each key is one row
+// of config_keys.def. Unknown keys, wrong types and values out of range are errors that name file, key,
+// value and range. Plain data, immutable after load.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tandem {
+
+struct Config {
+#define KEY_TYPE_Bool bool
+#define KEY_TYPE_Int int64_t
+#define KEY_TYPE_Text std::string
+#define KEY(type, section, name, def, min, max, help) KEY_TYPE_##type section##_##name = def;
+#include "base/config_keys.def"
+#undef KEY
+};
+
+struct ConfigKey {
+  const char* section;
+  const char* name;
+  const char* type;  // "Bool", "Int", "Text"
+  std::string default_text;  // as written in TOML
+  int64_t min, max;
+  const char* help;
+};
+const std::vector<ConfigKey>& config_keys();
+
+// Overlays one TOML file. A missing file is an error; callers decide which files are optional.
+Status config_load_file(const std::string& path, Config* config);
+Status config_load_text(const std::string& text, const std::string& name, Config* config);
+// Overlays one `section.name=value` (value in TOML or bare text).
+Status config_set(const std::string& assignment, Config* config);
+// Values as TOML, in table order (for `tandem bundle`, tests and the worker's copy).
+std::string config_to_toml(const Config& config);
+// Checks between keys (page size 16 or 32, enumerations). Called by all loads of tandemd and tandem serve.
+Status config_validate(const Config& config);
+
+// Resolved folders: configured, else /var/... for root, else XDG.
+std::string config_state_dir(const Config& config);
+std::string config_cache_dir(const Config& config);
+
+}  // namespace tandem

@@ -1,0 +1,191 @@
+// What crosses between tandemd and its workers, as plain structs. Encoded by codec.*, carried by channel.*.
+// Both ends come from one build; a version number in Hello refuses a mixed pair all the same. Bytes from the
+// other side are foreign bytes: the decoder checks every length.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tandem::ipc {
+
+constexpr uint32_t kProtocolVersion = 1;
+
+enum class Priority : uint8_t { kHigh, kNormal, kLow };
+enum class FinishReason : uint8_t {
+  kNone, kStop, kLength,      // normal ends
+  kDeadline, kCancelled,      // asked for
+  kAborted, kFailed,          // drain, our fault
+};
+
+struct Sampling {  // fields as model/sampler.h; validated by the API
+  float temperature = 1, top_p = 1, min_p = 0;
+  int32_t top_k = 0;
+  float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  uint64_t seed = 0;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  bool ignore_eos = false;
+  int32_t n_top_logprobs = -1;  // -1: no log-probabilities
+};
+
+struct Logprob {
+  int32_t token = 0;
+  float logprob = 0;
+  std::string bytes;  // the token's bytes
+};
+struct LogprobEntry {
+  Logprob chosen;
+  std::vector<Logprob> top;
+};
+
+// --- supervisor -> worker ---------------------------------------------------------------------------
+
+// First message. Descriptors of the model's parts are inherited, numbered in argv.
+struct Configure {
+  uint32_t protocol = kProtocolVersion;
+  std::string config_toml;              // config_to_toml() of the supervisor's configuration
+  std::vector<std::string> model_names; // one per inherited model descriptor, for messages
+  uint64_t generation = 0;              // number of this worker's incarnation
+};
+
+// Text or conversation -> token ids, on the worker's I/O thread.
+struct Message {
+  std::string role, content, name;
+};
+struct Prepare {
+  uint64_t id = 0;
+  enum class Kind : uint8_t { kText, kChat, kIds } kind = Kind::kText;
+  std::string text;                  // kText
+  std::vector<Message> messages;     // kChat
+  std::vector<int32_t> ids;          // kIds: checked against the vocabulary
+  bool add_special = true;           // kText
+  bool parse_special = false;        // kText: /tokenize only
+  bool add_generation_prompt = true; // kChat
+  bool want_prompt_text = false;     // echo, /apply-template
+};
+struct Detokenize {
+  uint64_t id = 0;
+  std::vector<int32_t> ids;
+};
+
+// State of one choice at dispatch; empty at first, what is known after a worker's death.
+struct ChoiceState {
+  uint32_t choice = 0;
+  std::vector<int32_t> generated;
+  uint64_t bytes_released = 0;
+};
+struct Submit {
+  uint64_t id = 0;
+  std::vector<int32_t> prompt;
+  std::vector<ChoiceState> choices;     // unfinished choices only
+  Sampling sampling;
+  std::vector<std::string> stop;
+  uint32_t max_tokens = 0;              // per choice; 0 = score the prompt only (echo)
+  bool prompt_logprobs = false;         // echo with logprobs
+  uint32_t n_prompt_logprobs_known = 0; // resume: entries the supervisor already has
+  Priority priority = Priority::kNormal;
+  int64_t deadline_us = 0;              // monotonic; the same clock in both processes; 0 = none
+};
+struct Cancel {
+  uint64_t id = 0;
+  FinishReason reason = FinishReason::kCancelled;
+};
+struct SetLogLevel {
+  std::string level;
+};
+struct Shutdown {};  // finish nothing more, flush, exit 0
+
+// --- worker -> supervisor ---------------------------------------------------------------------------
+
+struct Hello {
+  uint32_t protocol = kProtocolVersion;
+  int32_t pid = 0;
+};
+// Before Ready: what is being done. A worker that cannot go on sends Fatal, then exits 78 or 70.
+struct Progress {
+  std::string phase;     // "reading model", "repacking weights", "warming up"
+  float fraction = 0;
+};
+struct Fatal {
+  int32_t exit_code = 70;
+  std::string message;
+};
+struct ModelInfo {
+  std::string name, architecture, quantization, device, isa;
+  int64_t n_parameters = 0;
+  int64_t file_bytes = 0;
+  int32_t context_tokens = 0;    // limit in force
+  int32_t vocab_size = 0;
+  int32_t n_layers = 0;
+  bool has_chat_template = false;
+  std::string chat_template_error;  // why chat is refused, if it is
+  int64_t pool_tokens = 0;       // tokens that fit the KV pool for one sequence
+  int64_t kv_bytes_per_token = 0;
+  int64_t kv_pool_bytes = 0;
+  int64_t weight_bytes = 0;
+  int32_t max_batch_size = 0;
+};
+struct Ready {
+  ModelInfo model;
+};
+struct PrepareReply {
+  uint64_t id = 0;
+  bool ok = false;
+  std::string error;        // one sentence, safe to show: never the client's bytes
+  std::string error_code;   // "invalid_prompt", "template_error", "no_chat_template"
+  std::vector<int32_t> ids;
+  std::string prompt_text;
+};
+struct DetokenizeReply {
+  uint64_t id = 0;
+  bool ok = false;
+  std::string error;
+  std::string text;
+};
+
+struct PromptLogprobs {
+  uint64_t id = 0;
+  uint32_t first_index = 0;               // prompt position of entries[0]; position 0 has no entry value
+  std::vector<LogprobEntry> entries;
+};
+// One generated token of one choice. `text` is what became releasable with it: whole code points, nothing
+// that could still become a stop string. n_released counts the tokens of which a byte has been released.
+struct TokenEvent {
+  uint64_t id = 0;
+  uint32_t choice = 0;
+  uint32_t index = 0;               // 0-based index among the choice's generated tokens
+  int32_t token = -1;               // -1: no token, only a finish (end token drawn, cancel, deadline)
+  std::string text;
+  uint32_t n_released = 0;
+  std::optional<LogprobEntry> logprob;
+  FinishReason finish = FinishReason::kNone;
+  std::string error;                // with kFailed
+};
+struct TokenEvents {
+  std::vector<TokenEvent> events;
+};
+// Progress of a prompt, after each chunk; the first one carries the cached count.
+struct PromptProgress {
+  uint64_t id = 0;
+  uint32_t n_done = 0, n_total = 0, n_cached = 0;
+};
+// Every 250 ms from the I/O thread, with the engine thread's own signs of life.
+struct Heartbeat {
+  uint64_t engine_turns = 0;        // turns of the engine loop, also when idle
+  uint64_t steps = 0;               // model steps done: progress
+  uint64_t prompt_tokens = 0, generated_tokens = 0;  // since start
+  uint64_t preemptions = 0;
+  uint32_t n_running = 0, n_waiting = 0;   // sequences
+  int64_t pages_used = 0, pages_free = 0, pages_shared = 0;  // all groups together
+  double prefill_seconds = 0, decode_seconds = 0, sampling_seconds = 0;
+  uint32_t last_batch = 0;
+};
+
+using ToWorker = std::variant<Configure, Prepare, Detokenize, Submit, Cancel, SetLogLevel, Shutdown>;
+using FromWorker = std::variant<Hello, Progress, Fatal, Ready, PrepareReply, DetokenizeReply, PromptLogprobs,
+                                TokenEvents, PromptProgress, Heartbeat>;
+
+}  // namespace tandem::ipc

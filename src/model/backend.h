@@ -1,0 +1,41 @@
+// A device that runs steps. The engine sees only this; it decides nothing about who runs, and changes no
+// sequence. Confined to the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "model/model_config.h"
+#include "model/sampler.h"
+#include "model/step_batch.h"
+
+namespace tandem {
+
+struct PageCopy {
+  int group;
+  PageId from, to;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const ModelConfig& config() const = 0;
+  // Bytes of one page of each KV group, and the reservation of the pools: n_pages[g] pages for group g,
+  // touched at once. kExhausted with the sizes when memory does not allow it. Called once, before forward.
+  virtual std::vector<int64_t> page_bytes() const = 0;
+  virtual Status reserve_pages(const std::vector<int>& n_pages) = 0;
+  // Runs one step: K/V of all tokens are stored in their pages, logits of logit_rows are kept.
+  virtual Status forward(const StepBatch& batch) = 0;
+  // Logits of logit_rows[i] of the last forward: [vocab_size] floats, valid until the next forward.
+  virtual std::span<const float> logits(int i) = 0;
+  // Draws tokens from the last forward's logits; independent rows, in parallel.
+  virtual void sample(std::span<const SampleRequest> requests, std::span<SampleResult> results) = 0;
+  virtual Status copy_pages(std::span<const PageCopy> copies) = 0;
+  virtual std::string description() const = 0;  // "cpu avx512vnni 2 threads"
+};
+
+}  // namespace tandem

@@ -1,0 +1,44 @@
+// The weights of a model by role: views into the mapped file, shapes already checked against ModelConfig.
+// Fused tensors of the file (phi3's attn_qkv and gate+up) are split into row ranges here, so that no backend
+// knows about them. Views live as long as the GgufModel.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "gguf/gguf_reader.h"
+#include "kernels/quant_traits.h"
+#include "model/model_config.h"
+
+namespace tandem {
+
+struct WeightView {  // [n_rows][n_cols], rows of `type` one after another
+  GgmlType type = GgmlType::kF32;
+  int64_t n_rows = 0, n_cols = 0;
+  const uint8_t* data = nullptr;
+  explicit operator bool() const { return data != nullptr; }
+};
+
+struct LayerWeights {
+  std::vector<float> attn_norm, ffn_norm;              // [hidden_dim]
+  std::vector<float> attn_post_norm, ffn_post_norm;    // gemma3; else empty
+  std::vector<float> q_norm, k_norm;                   // [head_dim] or empty
+  std::vector<float> bq, bk, bv, bo;                   // biases or empty
+  WeightView wq, wk, wv, wo, w_gate, w_up, w_down;
+};
+
+struct ModelWeights {
+  WeightView token_embedding;       // [vocab_size][hidden_dim]
+  WeightView output;                // the same view as token_embedding when tied
+  std::vector<float> output_norm;   // [hidden_dim]
+  std::vector<LayerWeights> layers;
+};
+
+// Reads metadata -> ModelConfig through the table of architectures (architectures.cc). Unknown
+// architecture, missing or malformed keys: an error with file, key, found and allowed.
+Result<ModelConfig> read_model_config(const GgufModel& file);
+// Finds and checks every tensor that `config` needs. Norms and biases are converted to float.
+Result<ModelWeights> load_weights(const GgufModel& file, const ModelConfig& config);
+
+}  // namespace tandem
