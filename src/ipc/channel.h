@@ -7,6 +7,7 @@
 #include <deque>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -19,19 +20,27 @@ constexpr size_t kMaxSendBufferBytes = 512u << 20;
 
 class Channel {
  public:
-  explicit Channel(UniqueFd fd);  // sets O_NONBLOCK
+  // Sets O_NONBLOCK. `max_send_bytes` bounds what waits for a peer that does not read.
+  explicit Channel(UniqueFd fd, size_t max_send_bytes = kMaxSendBufferBytes);
   int fd() const { return fd_.get(); }
 
-  // Queues a frame and writes what the socket takes. kUnavailable: the peer is gone or the bound is hit.
+  // Queues a frame (1 to kMaxFrameBytes, else kInvalidArgument) and writes what the socket takes.
+  // kUnavailable: the peer is gone or the bound is hit; the channel is then closed for good, both ways.
   Status send(std::string frame);
   bool wants_write() const;       // poll for POLLOUT
   Status flush();                 // after POLLOUT
-  // Reads what is there and appends whole frames. kUnavailable at end of stream, kDataLoss on a bad length.
+  // Reads what is there (a few MiB at most: poll again) and appends whole frames. kUnavailable at end of
+  // stream: frames that came before it are still appended, an unfinished one is dropped. kDataLoss on a
+  // length of 0 or above kMaxFrameBytes: the stream cannot be followed any further.
   Status receive(std::vector<std::string>* frames);
 
  private:
   Status flush_locked();
+  Status break_locked(std::string why);
+  Status take_frames(std::vector<std::string>* frames);
+
   UniqueFd fd_;
+  const size_t max_send_bytes_;
   mutable std::mutex mutex_;  // guards out_, out_offset_, out_bytes_, broken_
   std::deque<std::string> out_;
   size_t out_offset_ = 0;
