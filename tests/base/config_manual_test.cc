@@ -1,0 +1,37 @@
+// firmware_config/tandem.toml is the manual: it must show every key with the program's own default and range.
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <sstream>
+
+#include "base/config.h"
+using namespace tandem;
+
+TEST_CASE("tandem.toml shows every key with its default and range") {
+  std::ifstream in(TANDEM_SOURCE_DIR "/firmware_config/tandem.toml");
+  REQUIRE(in);
+  std::stringstream text;
+  text << in.rdbuf();
+  std::string shipped = text.str(), active, section;
+  // Uncommenting every default must load and change nothing.
+  std::string line;
+  std::istringstream lines(shipped);
+  int n_keys = 0;
+  while (std::getline(lines, line)) {
+    if (line.rfind("#", 0) == 0 && line.find(" = ") != std::string::npos && line[1] != ' ')
+      line = line.substr(1), ++n_keys;
+    active += line + "\n";
+  }
+  Config from_manual, defaults;
+  Status s = config_load_text(active, "tandem.toml", &from_manual);
+  INFO(s.to_string());
+  REQUIRE(s.ok());
+  REQUIRE(config_to_toml(from_manual) == config_to_toml(defaults));
+  REQUIRE(n_keys == static_cast<int>(config_keys().size()));
+  for (const ConfigKey& key : config_keys()) {
+    INFO(key.section << "." << key.name);
+    REQUIRE(shipped.find("#" + std::string(key.name) + " = " + key.default_text) != std::string::npos);
+    if (std::string(key.type) == "Int")
+      REQUIRE(shipped.find("(" + std::to_string(key.min) + " to " + std::to_string(key.max) + ").\n#" + key.name) !=
+              std::string::npos);
+  }
+}
