@@ -17,7 +17,7 @@ struct ApiError {
   std::optional<int> retry_after_s;
 };
 
-// Makes an error from a row of the table; unknown codes are our bug.
+// Makes an error from a row of the table; unknown codes are our bug. Codes: see kRows in api_error.cc.
 ApiError api_error(const std::string& code, std::string message, std::string param = "",
                    std::optional<int> retry_after_s = std::nullopt);
 // {"error":{"message":…,"type":…,"param":…,"code":…}}

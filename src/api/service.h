@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,7 +32,7 @@ struct GenerateRequest {
   int64_t deadline_us = 0;           // monotonic
   bool is_stream = false;
   std::string log_prompt_text;       // only with log.text
-};
+};  // sampling.seed is always set: the API draws one for a request that names none
 
 struct StreamTiming {
   double queue_ms = 0, prefill_ms = 0, decode_ms = 0, ttft_ms = 0, total_ms = 0;
@@ -39,10 +40,12 @@ struct StreamTiming {
 struct StreamEvent {
   enum class Kind {
     kText,          // choice, text, logprobs released with it
-    kChoiceEnd,     // choice, finish
-    kPromptLogprobs,
+    kChoiceEnd,     // choice, finish (kStop, kLength or kDeadline with tokens: else kError), text and logprobs
+                    // released with the end, if any
+    kPromptLogprobs,  // logprobs: the next entries in prompt order, from position 0 on; before any kText
     kEnd,           // all choices ended: totals are final
-    kError,         // ends the stream: failed, aborted, or rejected after queueing (deadline, shed)
+    kError,         // ends the stream: failed, aborted, or rejected after queueing (deadline before the first
+                    // token: "deadline_exceeded"; shed or displaced: "overloaded")
     kIdle,          // nothing within the wait
   } kind = Kind::kIdle;
   uint32_t choice = 0;
@@ -73,7 +76,13 @@ struct Readiness {
 
 struct PrepareOutcome {
   std::vector<int32_t> ids;
-  std::string prompt_text;
+  std::string prompt_text;   // want_prompt_text: as rendered; for kIds the ids' text
+};
+
+// What bounds a call that waits for a worker. Look at both at least every 50 ms while waiting.
+struct CallLimits {
+  int64_t deadline_us = 0;               // monotonic
+  std::function<bool()> is_client_gone;  // called on the caller's thread only; empty: nobody can leave
 };
 
 class InferenceService {
@@ -85,13 +94,15 @@ class InferenceService {
   virtual std::string model_name() = 0;         // the served id, known from configuration at once
   virtual int64_t model_created() = 0;          // seconds since 1970, the file's time
 
-  // Renders and tokenizes; waits for a worker until the deadline. Errors are ready to send.
-  virtual ApiResult<PrepareOutcome> prepare(ipc::Prepare request, int64_t deadline_us) = 0;
-  virtual ApiResult<std::string> detokenize(std::vector<int32_t> ids, int64_t deadline_us) = 0;
+  // Renders and tokenizes (`request.id` is set by the service); waits for a worker until the deadline, then
+  // "no_worker" (503). Errors are ready to send; "client_gone" when the client left meanwhile.
+  virtual ApiResult<PrepareOutcome> prepare(ipc::Prepare request, const CallLimits& limits) = 0;
+  virtual ApiResult<std::string> detokenize(std::vector<int32_t> ids, const CallLimits& limits) = 0;
   // Checks limits (context, pool, max_prompt_tokens) and the queue's bound; else accepts. From here on the
   // request ends once and gets exactly one row in the log.
   virtual ApiResult<std::unique_ptr<ResponseStream>> submit(GenerateRequest request) = 0;
-  // A row for a request refused before submit (or by it): counted as outcome "rejected".
+  // A row for an inference request that never got a ResponseStream. `record.status` is the outcome:
+  // "rejected", or "deadline" / "cancelled" for one that ended while it waited in prepare().
   virtual void record_rejected(ipc::RequestRecord record) = 0;
 
   virtual std::string metrics_text() = 0;       // Prometheus text; never blocks on a worker
