@@ -40,7 +40,13 @@ struct SampleRequest {
   int32_t forced_token = -1;                 // >= 0: replay; no draw, only log-probabilities
 };
 
+// The floor of every reported log-probability (a logit of -inf has none that JSON could carry). The value
+// is OpenAI's own sign for "very unlikely".
+constexpr float kLowestLogprob = -9999.0f;
+
 struct SampleResult {
+  // -1: the row holds a NaN or +inf, or every token is masked: nothing can be drawn, and the engine ends
+  // the sequence as failed. chosen and top are then empty.
   int32_t token = 0;
   TokenLogprob chosen;                       // valid if n_top_logprobs >= 0
   std::vector<TokenLogprob> top;             // descending; ties by id
@@ -49,9 +55,13 @@ struct SampleResult {
 // One row. `scratch` is reused between calls of one thread. log_sum_exp: see KernelTable; passed in so that
 // every backend's log-probabilities use the same order of sums as its kernels.
 struct SamplerScratch {
-  std::vector<float> logits;
+  std::vector<float> logits;                            // the row after bias and penalties
   std::vector<std::pair<float, int32_t>> candidates;
+  std::vector<int32_t> counts;                          // per token id; all zero between calls
 };
+// The order is: logit_bias, repetition penalty, presence and frequency penalty, end tokens masked,
+// temperature, top_k, min_p, top_p, draw. The draw walks the tokens in descending order (ties by id) and
+// takes the first whose cumulative probability exceeds philox_uniform(). Ids outside the row are ignored.
 void sample_row(std::span<const float> logits, const SampleRequest& request,
                 double (*log_sum_exp)(const float*, int64_t), SamplerScratch* scratch,
                 SampleResult* result);
