@@ -1,0 +1,94 @@
+// The bounded waiting queue of tandemd: who is dispatched next, who is displaced, whose deadline has passed.
+// Pure logic over a Clock; knows no more of a request than ordering needs (the rest is in
+// supervisor/request_table.h). Confined to the supervisor's loop thread.
+//
+// DESIGN. Strict order between effective classes: the class a request came with, lifted by one for every
+// `ageing_us` of waiting, so that low priority always finishes. Inside a class the client key served longest
+// ago goes first (fair share), and inside a key the oldest request. Rejected: weights between classes (an
+// urgent request would wait for bulk work) and one FIFO per class (one key could fill it).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "ipc/messages.h"
+
+namespace tandem {
+
+constexpr int kNumPriorities = 3;
+
+struct AdmissionLimits {
+  size_t max_queue = 256;          // waiting requests; those requeued after a worker's death don't count
+  int64_t ageing_us = 5'000'000;   // waiting time that lifts a request by one class
+};
+
+struct WaitingRequest {
+  uint64_t id = 0;                 // unique among those waiting
+  ipc::Priority priority = ipc::Priority::kNormal;
+  std::string client;              // key name; fair share is between these
+  int64_t enqueued_us = 0;         // when it first came; kept over a requeue
+  int64_t deadline_us = 0;         // monotonic; 0: none
+};
+
+struct Offer {
+  bool is_accepted = false;
+  std::optional<uint64_t> displaced;  // the waiting request that made room: it gets the 429
+};
+
+class AdmissionQueue {
+ public:
+  AdmissionQueue(AdmissionLimits limits, const Clock* clock) : limits_(limits), clock_(clock) {}
+
+  // Takes an arrival in. When full, the youngest waiting request of the lowest class makes room if that
+  // class is below the arrival's (both as the clients asked, without ageing); else the arrival is refused.
+  Offer offer(WaitingRequest request);
+  // Takes back what was dispatched before (its worker died): never refused, never displaced.
+  void requeue(WaitingRequest request);
+  // First in the order above among those `may_run` accepts; the others keep their place.
+  std::optional<uint64_t> next(const std::function<bool(uint64_t)>& may_run) const;
+  // Removes a request because it is dispatched: charges its key's share.
+  void take(uint64_t id);
+  // Removes a request for another reason (cancelled, refused). False: not waiting.
+  bool remove(uint64_t id);
+  std::vector<uint64_t> take_expired();  // removes those whose deadline has come
+  std::optional<int64_t> next_deadline_us() const;
+
+  void set_limits(AdmissionLimits limits) { limits_ = limits; }
+  size_t size() const { return places_.size(); }
+  size_t waiting(ipc::Priority priority) const;  // of this class, as the clients asked
+
+ private:
+  using Lane = std::deque<WaitingRequest>;  // one key's requests of one class, oldest first
+  struct Place {
+    int priority = 0;
+    std::string client;
+    int64_t deadline_us = 0;
+    bool is_requeued = false;
+  };
+
+  int effective_class(const WaitingRequest& request, int64_t now_us) const;
+  void insert(WaitingRequest request, bool is_requeued);
+  WaitingRequest extract(uint64_t id);
+  std::optional<uint64_t> youngest_below(int priority) const;
+
+  AdmissionLimits limits_;
+  const Clock* clock_;
+  std::array<std::map<std::string, Lane>, kNumPriorities> lanes_;
+  std::unordered_map<uint64_t, Place> places_;
+  size_t n_requeued_ = 0;
+  std::set<std::pair<int64_t, uint64_t>> deadlines_;
+  std::map<std::string, std::array<uint64_t, kNumPriorities>> served_;  // last turn of a key by class
+  uint64_t turn_ = 0;
+};
+
+}  // namespace tandem
