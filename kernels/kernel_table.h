@@ -107,7 +107,7 @@ struct KernelTable {
   size_t (*attention_scratch_bytes)(const AttentionParams& p, int n_tokens);
 };
 
-// All columns compiled into this program, worst first; `requires` names CPU features as cpu/cpu_info
+// All columns compiled into this program, worst first; `needs` names CPU features as cpu/cpu_info
 // spells them (space separated, empty for ref).
 struct KernelColumn {
   const KernelTable* table;
