@@ -13,57 +13,21 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/request.h"
 #include "model/backend.h"
 
 namespace tandem {
-
-enum class SequenceEnd : uint8_t { kNone, kEndToken, kMaxTokens, kContext, kPool, kDeadline, kCancelled, kFailed };
-
-struct EngineRequest {
-  uint64_t id = 0;
-  std::vector<int32_t> prompt;
-  struct Choice {
-    uint32_t choice = 0;
-    std::vector<int32_t> generated;   // replayed as a forced chunk, not sampled again
-  };
-  std::vector<Choice> choices;
-  SamplingParams sampling;
-  int n_top_logprobs = -1;
-  bool prompt_logprobs = false;
-  uint32_t max_tokens = 0;            // 0: prompt only
-  int priority = 1;                   // 0 high, 1 normal, 2 low
-  int64_t deadline_us = 0;            // 0: none
-  std::vector<int32_t> end_tokens;
-};
-
-struct EngineToken {
-  uint64_t id = 0;
-  uint32_t choice = 0;
-  uint32_t index = 0;
-  int32_t token = -1;                 // -1: only an end
-  bool has_logprob = false;
-  TokenLogprob chosen;
-  std::vector<TokenLogprob> top;
-  SequenceEnd end = SequenceEnd::kNone;
-  std::string error;
-};
-struct EnginePrompt {                 // after each chunk
-  uint64_t id = 0;
-  uint32_t n_done = 0, n_total = 0, n_cached = 0;
-  uint32_t first_logprob = 0;         // position of logprobs[0]
-  std::vector<SampleResult> logprobs; // with prompt_logprobs
-};
-struct EngineEvents {
-  std::vector<EngineToken> tokens;
-  std::vector<EnginePrompt> prompts;
-};
 
 struct EngineOptions {
   int max_batch_size = 32;
   int prefill_chunk_tokens = 256;
   int page_size = 16;
-  int context_tokens = 0;
-  std::vector<int> n_pages;           // per KV group
+  int context_tokens = 0;             // prompt + generated, at most
+  std::vector<int> n_pages;           // per KV group; the backend has reserved as many
+  int64_t ageing_us = 5'000'000;      // waiting time that lifts a sequence by one priority class
+  // Called on the engine thread when the backend fails; the engine then does nothing more. The worker ends
+  // the process: kInternal is our bug, kUnavailable a lost device.
+  std::function<void(const Status&)> on_backend_error;
 };
 
 struct EngineCounters {               // read by other threads
@@ -75,17 +39,19 @@ struct EngineCounters {               // read by other threads
 
 class Engine {
  public:
+  // The backend's pages are reserved already. The sink is called once a turn that has something to tell.
   Engine(Backend* backend, EngineOptions options, const Clock* clock,
          std::function<void(EngineEvents)> sink);
   ~Engine();
   // Thread-safe. kExhausted when the inbox is full (the supervisor bounds what it dispatches).
   Status submit(EngineRequest request);
-  // Thread-safe; takes effect before the next step. choice < 0: all. kStop-like ends decided by the I/O thread
-  // (stop string found) use end_silently: no further event for that choice.
+  // Thread-safe; takes effect before the next step, which frees the pages. choice < 0: all. Ends decided by
+  // the I/O thread (stop string found) use end_silently: no further event for that choice from then on.
   void cancel(uint64_t id, int choice, bool end_silently, SequenceEnd reason);
   // One turn: take the inbox, one step if there is work. Returns false when there was nothing to do.
   bool turn();
   void run(const std::atomic<bool>& stop);   // turns until stop; sleeps on the inbox when idle
+  void wake();                               // thread-safe: run() looks at `stop` at once
   const EngineCounters& counters() const;
 
  private:

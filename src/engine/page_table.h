@@ -1,0 +1,49 @@
+// The pages of one sequence, a table per KV group: entry i holds positions [i * page_size, (i + 1) * page_size).
+// Pages go back to the pool when the table is destroyed or cleared. Confined to the engine thread.
+#pragma once
+
+#include <vector>
+
+#include "engine/page_pool.h"
+#include "model/backend.h"
+
+namespace tandem {
+
+class PageTable {
+ public:
+  // The pool outlives the table. `windows`: per group, 0 for full attention; outlives it too.
+  PageTable(PagePool* pool, const std::vector<int>* windows, int page_size);
+  PageTable(const PageTable&) = delete;
+  PageTable& operator=(const PageTable&) = delete;
+  ~PageTable() { clear(); }
+
+  // Pages for positions [0, n_tokens), all or none. False: the pool has too few free ones.
+  bool grow(int n_tokens);
+  // Gives back the pages that no query at `next_pos` or later can see any more; their entries become -1.
+  void leave_windows(int next_pos);
+  // Becomes a fork of `from` (this table must be empty): full pages of [0, n_tokens) are shared, the last,
+  // partial one is a page of its own, filled by the copies appended. False: no free page for it.
+  bool fork(const PageTable& from, int n_tokens, std::vector<PageCopy>* copies);
+  void clear();
+
+  const PageId* pages(int group) const { return tables_[group].pages.data(); }
+  int n_entries(int group) const { return static_cast<int>(tables_[group].pages.size()); }
+  int n_held(int group) const;       // entries that are not -1
+  int n_exclusive(int group) const;  // pages that clear() would free
+
+ private:
+  struct Table {
+    std::vector<PageId> pages;
+    int n_left = 0;  // leading entries that left the window
+  };
+  PagePool* pool_;
+  const std::vector<int>* windows_;
+  int page_size_;
+  std::vector<Table> tables_;
+};
+
+// Pages of one group that a sequence holds at most while `n_tokens` positions are filled in chunks of at most
+// `chunk` tokens.
+int peak_pages(int window, int page_size, int n_tokens, int chunk);
+
+}  // namespace tandem

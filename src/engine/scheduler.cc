@@ -1,0 +1,281 @@
+// Deciding: which sequences run, how many tokens of each, who gives up pages. See the note in scheduler.h.
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/check.h"
+
+namespace tandem {
+namespace {
+
+// Rows of logits kept for prompt log-probabilities per step: 64 rows of the largest vocabulary served
+// (262144) are 64 MiB.
+constexpr int kMaxPromptLogprobRows = 64;
+
+bool is_more_important(const Sequence* a, const Sequence* b) {
+  return std::tuple(a->priority_class, a->request->arrival, a->choice) <
+         std::tuple(b->priority_class, b->request->arrival, b->choice);
+}
+
+int n_prompt(const Sequence& s) { return static_cast<int>(s.request->request.prompt.size()); }
+
+// Longest sequence that fits the pool alone, whatever its chunks.
+int pool_limit(const SchedulerOptions& o) {
+  int64_t limit = INT32_MAX;
+  for (size_t g = 0; g < o.n_pages.size(); ++g) {
+    int64_t all = int64_t{o.n_pages[g]} * o.page_size;
+    bool grows = peak_pages(o.windows[g], o.page_size, INT32_MAX - o.page_size, o.prefill_chunk_tokens) >
+                 o.n_pages[g];
+    if (grows) limit = std::min(limit, all);
+  }
+  return static_cast<int>(limit);
+}
+
+}  // namespace
+
+void StepPlan::clear() {
+  batch.clear();
+  samples.clear(), items.clear(), draws.clear();
+  n_decode_tokens = n_prefill_tokens = 0;
+}
+
+Scheduler::Scheduler(SchedulerOptions options) : options_(std::move(options)), pool_(options_.n_pages) {
+  CHECK(options_.windows.size() == options_.n_pages.size());
+  CHECK(options_.max_batch_size > 0 && options_.prefill_chunk_tokens > 0 && options_.ageing_us > 0);
+  limit_ = std::min(options_.context_tokens, pool_limit(options_));
+  for (int n : options_.n_pages) seen_.emplace_back(n, 0);
+}
+
+Scheduler::~Scheduler() = default;
+
+int Scheduler::n_waiting() const {
+  size_t n = waiting_.size();
+  for (const auto& [id, request] : requests_) n += request->forking.size();
+  return static_cast<int>(n);
+}
+
+const StepPlan& Scheduler::schedule(int64_t now_us) {
+  ++step_;
+  rank(now_us);
+  plan_decodes(now_us);
+  plan_prompts(now_us);
+  build_plan();
+  return plan_;
+}
+
+void Scheduler::rank(int64_t now_us) {
+  for (std::vector<Sequence*>* list : {&running_, &waiting_}) {
+    for (Sequence* s : *list) {
+      int64_t waited = s->waited_us;
+      if (s->state == Sequence::State::kWaiting) waited += now_us - s->waiting_since_us;
+      s->priority_class = static_cast<int>(
+          std::max<int64_t>(0, s->request->request.priority - waited / options_.ageing_us));
+      s->planned_tokens = 0;
+    }
+    if (!std::is_sorted(list->begin(), list->end(), is_more_important))
+      std::sort(list->begin(), list->end(), is_more_important);
+  }
+}
+
+void Scheduler::plan_decodes(int64_t now_us) {
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence* s = running_[i];
+    if (!s->is_decoding()) continue;
+    while (s->state == Sequence::State::kRunning && !s->pages.grow(s->n_computed + 1)) preempt_last(now_us);
+    if (s->state == Sequence::State::kRunning) s->planned_tokens = 1;
+  }
+}
+
+void Scheduler::plan_prompts(int64_t now_us) {
+  candidates_.clear();
+  for (Sequence* s : running_) {
+    if (!s->is_decoding()) candidates_.push_back(s);
+  }
+  if (candidates_.empty() && waiting_.empty()) return;
+  candidates_.insert(candidates_.end(), waiting_.begin(), waiting_.end());
+  std::sort(candidates_.begin(), candidates_.end(), is_more_important);
+
+  int budget = options_.prefill_chunk_tokens;
+  bool is_admitting = true;
+  for (Sequence* s : candidates_) {
+    if (budget == 0) break;
+    if (s->state == Sequence::State::kWaiting) {
+      // A victim of this step closes admission too: whoever comes after it is less important still.
+      is_admitting = is_admitting && s->preempted_in_step != step_ && try_admit(s, now_us);
+      if (!is_admitting) continue;
+    }
+    int n = chunk_for(*s, budget);
+    if (!grow_for_chunk(s, &n, now_us)) continue;
+    s->planned_tokens = n;
+    budget -= n;
+  }
+}
+
+int Scheduler::chunk_for(const Sequence& s, int budget) const {
+  int n = std::min(budget, s.n_tokens() - s.n_computed);
+  if (s.n_computed >= n_prompt(s)) return n;
+  const RequestState& r = *s.request;
+  // Forks share what the leader holds at the end of the prompt, so its chunk ends there.
+  if (!r.forking.empty()) n = std::min(n, n_prompt(s) - s.n_computed);
+  if (r.request.prompt_logprobs && r.n_prompt_logprobs < n_prompt(s) - 1) {
+    // Known positions need no rows.
+    n = std::min(n, std::max(r.n_prompt_logprobs - s.n_computed, 0) + kMaxPromptLogprobRows);
+  }
+  return n;
+}
+
+// Pages for the chunk: from less important sequences if need be, else a smaller chunk. False: none this step.
+bool Scheduler::grow_for_chunk(Sequence* s, int* n_tokens, int64_t now_us) {
+  while (!s->pages.grow(s->n_computed + *n_tokens)) {
+    if (running_.back() != s) {
+      preempt_last(now_us);
+    } else if (*n_tokens /= 2; *n_tokens == 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Admits `s` if there is a place and pages for it, or if preempting strictly lower classes makes them.
+bool Scheduler::try_admit(Sequence* s, int64_t now_us) {
+  size_t n_kept = running_.size();
+  while (!fits(*s, n_kept)) {
+    if (n_kept == 0 || running_[n_kept - 1]->priority_class <= s->priority_class) return false;
+    --n_kept;
+  }
+  while (running_.size() > n_kept) preempt_last(now_us);
+  std::erase(waiting_, s);
+  s->state = Sequence::State::kRunning;
+  s->waited_us += now_us - s->waiting_since_us;
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), s, is_more_important), s);
+  return true;
+}
+
+// Whether `s` finds a place and pages beside running_[0, n_kept), the others being preempted.
+bool Scheduler::fits(const Sequence& s, size_t n_kept) {
+  int n_places = places(s);
+  for (size_t i = 0; i < n_kept; ++i) n_places += places(*running_[i]);
+  if (n_places > options_.max_batch_size && n_kept > 0) return false;
+  int n_forks = n_kept == 0 ? 0 : places(s) - 1;  // alone it must fit, its forks need not
+  for (int g = 0; g < pool_.n_groups(); ++g) {
+    int available = pool_.n_free(g) + pages_freed(g, n_kept);
+    for (size_t i = 0; i < n_kept; ++i) available -= pages_promised(*running_[i], g);
+    if (available < pages_needed(s, g, n_forks)) return false;
+  }
+  return true;
+}
+
+// Pages of `group` that come free when running_[n_kept, ...) are preempted; shared ones only if all their
+// holders are.
+int Scheduler::pages_freed(int group, size_t n_kept) {
+  int n_freed = 0;
+  std::vector<int32_t>& seen = seen_[group];
+  for (int pass = 0; pass < 2; ++pass) {  // count, then clean up
+    for (size_t i = n_kept; i < running_.size(); ++i) {
+      const PageTable& pages = running_[i]->pages;
+      for (int e = 0; e < pages.n_entries(group); ++e) {
+        PageId page = pages.pages(group)[e];
+        if (page < 0) continue;
+        if (pass == 1) {
+          seen[page] = 0;
+        } else if (++seen[page] == pool_.n_holders(group, page)) {
+          ++n_freed;
+        }
+      }
+    }
+  }
+  return n_freed;
+}
+
+int Scheduler::pages_needed(const Sequence& s, int group, int n_forks) const {
+  int n_tokens = std::min(s.n_tokens() + 1, limit_);
+  return peak_pages(options_.windows[group], options_.page_size, n_tokens, options_.prefill_chunk_tokens) +
+         n_forks;
+}
+
+// Free pages that a running sequence may still take: the rest of its prompt, or one for its next tokens.
+int Scheduler::pages_promised(const Sequence& s, int group) const {
+  if (s.is_decoding()) return 1;
+  return std::max(0, pages_needed(s, group, places(s) - 1) - s.pages.n_held(group));
+}
+
+// Places in the batch: a leader keeps those of its forks free.
+int Scheduler::places(const Sequence& s) const {
+  size_t n = 1 + (s.request->leader == &s ? s.request->forking.size() : 0);
+  return static_cast<int>(std::min<size_t>(n, options_.max_batch_size));
+}
+
+void Scheduler::preempt_last(int64_t now_us) {
+  Sequence* s = running_.back();
+  s->pages.clear();
+  s->n_computed = 0;
+  s->planned_tokens = 0;
+  s->preempted_in_step = step_;
+  wait(s, now_us);
+  ++counters_.preemptions;
+}
+
+void Scheduler::build_plan() {
+  plan_.clear();
+  for (bool decodes : {true, false}) {
+    for (Sequence* s : running_) {
+      if (s->planned_tokens > 0 && s->is_decoding() == decodes) add_item(s);
+    }
+    (decodes ? plan_.n_decode_tokens : plan_.n_prefill_tokens) =
+        static_cast<int>(plan_.batch.tokens.size()) - (decodes ? 0 : plan_.n_decode_tokens);
+  }
+}
+
+void Scheduler::add_item(Sequence* s) {
+  StepItem item;
+  item.first_pos = s->n_computed;
+  item.first_token = static_cast<int>(plan_.batch.tokens.size());
+  item.n_tokens = s->planned_tokens;
+  item.is_decode = s->is_decoding();
+  for (int g = 0; g < pool_.n_groups(); ++g) item.page_tables.push_back(s->pages.pages(g));
+  for (int i = 0; i < item.n_tokens; ++i) plan_.batch.tokens.push_back(s->token_at(item.first_pos + i));
+  int first_sample = static_cast<int>(plan_.samples.size());
+  add_draws(s, item.first_pos, item.first_token);
+  plan_.items.push_back({s, first_sample, static_cast<int>(plan_.samples.size()) - first_sample});
+  plan_.batch.items.push_back(std::move(item));
+}
+
+void Scheduler::add_draws(Sequence* s, int first_pos, int first_token) {
+  const RequestState& r = *s->request;
+  auto add_row = [&](int pos) { plan_.batch.logit_rows.push_back(first_token + pos - first_pos); };
+  auto add_draw = [&](Sequence* who, int prompt_position) {
+    SampleRequest draw;
+    draw.logit_row = static_cast<int>(plan_.batch.logit_rows.size()) - 1;
+    draw.params = &r.request.sampling;
+    draw.choice = who->choice;
+    draw.position = static_cast<uint32_t>(prompt_position > 0 ? prompt_position : who->n_tokens());
+    draw.prompt = r.request.prompt;
+    draw.generated = who->generated;
+    draw.end_tokens = r.request.end_tokens;
+    draw.n_top_logprobs = r.request.n_top_logprobs;
+    if (prompt_position > 0) draw.forced_token = r.request.prompt[prompt_position];
+    plan_.samples.push_back(draw);
+    plan_.draws.push_back({who, prompt_position});
+  };
+
+  int end_pos = first_pos + s->planned_tokens;
+  if (r.request.prompt_logprobs) {
+    int first = std::max(first_pos, r.n_prompt_logprobs);  // the row at pos gives the token at pos + 1
+    for (int pos = first; pos < std::min(end_pos, n_prompt(*s) - 1); ++pos) add_row(pos), add_draw(s, pos + 1);
+  }
+  if (r.request.max_tokens == 0) return;
+  bool has_row = false;
+  auto draw_next = [&](Sequence* who) {
+    if (!has_row) add_row(end_pos - 1);
+    has_row = true;
+    add_draw(who, 0);
+  };
+  if (end_pos == s->n_tokens()) draw_next(s);
+  if (r.leader != s || end_pos != n_prompt(*s)) return;
+  for (Sequence* fork : r.forking) {
+    if (fork->generated.empty()) draw_next(fork);
+  }
+}
+
+}  // namespace tandem

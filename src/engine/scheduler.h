@@ -1,0 +1,130 @@
+// Who runs in the next step. Integers and token ids only: no device, no clock of its own, no thread.
+//
+// DESIGN. Sequences are ordered by (class after ageing, arrival, choice). A step takes one token of every
+// decoding sequence, then chunks of prompts in that order until the budget is used, so a long prompt delays its
+// neighbours by one chunk at most. A waiting sequence is admitted when there is a place in the batch and its
+// whole prompt fits the free pages, less what was promised to those admitted before; the first one that does
+// not fit closes admission for the step, so that small ones never pass a large one for ever. Where a decode
+// finds no page, the last sequence of the order gives up its pages and computes them again later (the numbers
+// are the same by the invariance rule; tokens are never drawn twice). A waiting sequence may also push out
+// running ones of a strictly lower class. Ageing lifts whoever waits, so everybody runs in the end.
+// A sequence ends by length at a bound that depends on the model and the pool alone, never on the load.
+// Choices of one request: the first computes the prompt, the others fork its pages.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/sequence.h"
+#include "model/model_config.h"
+
+namespace tandem {
+
+struct SchedulerOptions {
+  int max_batch_size = 32;
+  int prefill_chunk_tokens = 256;
+  int page_size = 16;
+  int context_tokens = 0;
+  int64_t ageing_us = 5'000'000;
+  std::vector<int> windows;   // per KV group, 0: full attention
+  std::vector<int> n_pages;   // per KV group
+};
+
+// What one step does: the batch for the backend, the draws for the sampler, and whose they are.
+struct StepPlan {
+  StepBatch batch;
+  std::vector<SampleRequest> samples;
+  struct Item {
+    Sequence* sequence;
+    int first_sample, n_samples;
+  };
+  std::vector<Item> items;      // as batch.items
+  struct Draw {
+    Sequence* sequence;
+    int prompt_position;        // > 0: log-probability of that token of the prompt; 0: the next token
+  };
+  std::vector<Draw> draws;      // as samples
+  int n_decode_tokens = 0, n_prefill_tokens = 0;
+  void clear();
+};
+
+struct SchedulerCounters {
+  uint64_t prompt_tokens = 0;     // computed for the first time; recomputation does not count
+  uint64_t generated_tokens = 0;
+  uint64_t preemptions = 0;
+};
+
+// Confined to the engine thread.
+class Scheduler {
+ public:
+  explicit Scheduler(SchedulerOptions options);
+  ~Scheduler();
+
+  // Takes a request over. What cannot run (empty, or longer than any sequence may get) ends at once.
+  void add(EngineRequest request, int64_t now_us, EngineEvents* events);
+  // Ends one choice (or all, choice < 0) and frees its pages. Unknown ids are ignored: they have ended.
+  void cancel(uint64_t id, int choice, bool silently, SequenceEnd reason, int64_t now_us, EngineEvents* events);
+  void expire(int64_t now_us, EngineEvents* events);  // ends what is past its deadline
+
+  // Decides the next step; no items: nothing to do. Valid until commit(), which must follow a forward and
+  // sample of a plan with items. Pages change hands here, tokens do not.
+  const StepPlan& schedule(int64_t now_us);
+  // Accounts the step. `results` as plan.samples. `copies` must be carried out before the next forward.
+  void commit(std::span<const SampleResult> results, int64_t now_us, EngineEvents* events,
+              std::vector<PageCopy>* copies);
+
+  bool is_idle() const { return requests_.empty(); }
+  int n_running() const { return static_cast<int>(running_.size()); }
+  int n_waiting() const;
+  int max_tokens_per_sequence() const { return limit_; }
+  const PagePool& pool() const { return pool_; }
+  const SchedulerCounters& counters() const { return counters_; }
+
+ private:
+  // scheduler.cc: deciding
+  void rank(int64_t now_us);
+  void plan_decodes(int64_t now_us);
+  void plan_prompts(int64_t now_us);
+  int chunk_for(const Sequence& s, int budget) const;
+  bool grow_for_chunk(Sequence* s, int* n_tokens, int64_t now_us);
+  bool try_admit(Sequence* s, int64_t now_us);
+  bool fits(const Sequence& s, size_t n_kept);
+  int pages_freed(int group, size_t n_kept);
+  int pages_needed(const Sequence& s, int group, int n_forks) const;
+  int pages_promised(const Sequence& s, int group) const;
+  int places(const Sequence& s) const;
+  void preempt_last(int64_t now_us);
+  void build_plan();
+  void add_item(Sequence* s);
+  void add_draws(Sequence* s, int first_pos, int first_token);
+
+  // scheduler_commit.cc: accounting
+  void fork_waiting_choices(RequestState* request, int64_t now_us, std::vector<PageCopy>* copies);
+  void report_prompt(const Sequence& s, std::span<const SampleResult> results, const StepPlan::Item& item,
+                     EngineEvents* events);
+  void take_token(Sequence* s, const SampleResult& result, EngineEvents* events);
+  SequenceEnd length_end(const Sequence& s) const;
+  void end(Sequence* s, SequenceEnd reason, std::string error, EngineEvents* events);
+  void retire(Sequence* s);
+  void pass_on_lead(RequestState* request, int64_t now_us);
+  void wait(Sequence* s, int64_t now_us);
+  void forget_finished();
+
+  const SchedulerOptions options_;
+  PagePool pool_;
+  int limit_ = 0;  // prompt + generated tokens of any sequence
+  uint64_t next_arrival_ = 0;
+  uint64_t step_ = 0;
+  std::unordered_map<uint64_t, std::unique_ptr<RequestState>> requests_;
+  std::vector<Sequence*> running_;   // after rank(): most important first
+  std::vector<Sequence*> waiting_;
+  std::vector<Sequence*> candidates_;       // scratch of plan_prompts
+  std::vector<std::vector<int32_t>> seen_;  // scratch of pages_freed: per group and page
+  std::vector<uint64_t> finished_;
+  StepPlan plan_;
+  SchedulerCounters counters_;
+};
+
+}  // namespace tandem
