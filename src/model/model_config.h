@@ -18,7 +18,6 @@ struct RopeParams {
   // Turns per position of pair i, length dim/2, with theta and all scaling (linear, llama3, yarn,
   // longrope) already in; angle = position * inv_freq[i].
   std::vector<float> inv_freq;
-  // longrope: used when the model's context is longer than the original one; else empty.
   float attention_factor = 1.0f;  // multiplies cos and sin (yarn, longrope)
 };
 

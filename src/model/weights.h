@@ -36,9 +36,11 @@ struct ModelWeights {
 };
 
 // Reads metadata -> ModelConfig through the table of architectures (architectures.cc). Unknown
-// architecture, missing or malformed keys: an error with file, key, found and allowed.
-Result<ModelConfig> read_model_config(const GgufModel& file);
-// Finds and checks every tensor that `config` needs. Norms and biases are converted to float.
+// architecture, missing or malformed keys: an error with file, key, found and allowed. context_limit: the
+// operator's bound on the context (0: none); it only decides which longrope factors apply.
+Result<ModelConfig> read_model_config(const GgufModel& file, int context_limit = 0);
+// Finds and checks every tensor that `config` needs, and refuses a tensor that nobody would use: the output
+// would be wrong without it. Norms and biases are converted to float and checked to be finite.
 Result<ModelWeights> load_weights(const GgufModel& file, const ModelConfig& config);
 
 }  // namespace tandem

@@ -31,7 +31,8 @@ std::vector<float> random_row(int n, uint32_t seed, float spread = 3.0f) {
   return row;
 }
 
-SampleResult sample(const std::vector<float>& row, const SamplingParams& params, SampleRequest r = {}) {
+SampleResult sample(const std::vector<float>& row, const SamplingParams& params,
+                    SampleRequest r = {}) {
   static SamplerScratch scratch;
   r.params = &params;
   SampleResult result;
@@ -84,7 +85,7 @@ TEST_CASE("philox_uniform is uniform in [0, 1) and differs by seed, choice and p
     sum += u;
     ++buckets[static_cast<int>(u * 10)];
   }
-  CHECK(std::abs(sum / 100000 - 0.5) < 0.004);  // 4 sigma of the mean
+  CHECK(std::abs(sum / 100000 - 0.5) < 0.004);             // 4 sigma of the mean
   for (int n : buckets) CHECK(std::abs(n - 10000) < 400);  // 4 sigma of a bucket
   CHECK(philox_uniform(1, 0, 5) != philox_uniform(2, 0, 5));
   CHECK(philox_uniform(1, 0, 5) != philox_uniform(1ull << 32 | 1, 0, 5));
@@ -158,7 +159,8 @@ TEST_CASE("logit_bias, penalties and ignore_eos change the row in the stated ord
   }
 }
 
-TEST_CASE("a draw is the definition's: first token whose cumulative probability exceeds the uniform") {
+TEST_CASE(
+    "a draw is the definition's: first token whose cumulative probability exceeds the uniform") {
   struct Case {
     float temperature, top_p, min_p;
     int top_k;

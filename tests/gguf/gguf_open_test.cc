@@ -1,0 +1,142 @@
+// Files as the worker gets them: descriptors, split sets, things that are no files.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "gguf/gguf_reader.h"
+#include "tests/gguf/gguf_writer.h"
+
+using namespace tandem;
+using Catch::Matchers::Contains;
+using tandem::testing::GgufWriter;
+
+namespace {
+
+struct TempDir {
+  std::string path;
+  TempDir() {
+    char name[] = "/tmp/tandem_gguf_XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~TempDir() { std::filesystem::remove_all(path); }
+  std::string write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path + "/" + name, std::ios::binary) << bytes;
+    return path + "/" + name;
+  }
+};
+
+Result<std::unique_ptr<GgufModel>> open_paths(const std::vector<std::string>& paths) {
+  std::vector<GgufFile> files;
+  for (const auto& p : paths)
+    files.push_back({UniqueFd(::open(p.c_str(), O_RDONLY | O_CLOEXEC)), p});
+  return GgufModel::open(std::move(files));
+}
+
+std::string part(int no, int count, int n_tensors, const std::string& tensor) {
+  GgufWriter w;
+  if (no == 0) w.text("general.architecture", "llama");
+  w.u16("split.no", static_cast<uint16_t>(no)).u16("split.count", static_cast<uint16_t>(count));
+  w.i32("split.tensors.count", n_tensors).f32_tensor(tensor, {8}, static_cast<float>(no));
+  return w.bytes();
+}
+
+}  // namespace
+
+TEST_CASE("a split model opens as one, and only when its parts agree") {
+  TempDir dir;
+  auto p1 = dir.write("m-00001-of-00003.gguf", part(0, 3, 3, "a"));
+  auto p2 = dir.write("m-00002-of-00003.gguf", part(1, 3, 3, "b"));
+  auto p3 = dir.write("m-00003-of-00003.gguf", part(2, 3, 3, "c"));
+  auto paths = GgufModel::split_paths(p2);
+  REQUIRE(paths.ok());
+  REQUIRE(*paths == std::vector<std::string>{p1, p2, p3});
+  auto model = open_paths(*paths);
+  REQUIRE(model.status().message() == "");
+  REQUIRE((*model)->tensors().size() == 3);
+  REQUIRE(*(*model)->get_string("general.architecture") == "llama");
+  float value = 0;
+  std::memcpy(&value, (*model)->find_tensor("c")->data, 4);
+  REQUIRE(value == 2.0f);
+  (*model)->release_pages();
+  std::memcpy(&value, (*model)->find_tensor("b")->data, 4);
+  REQUIRE(value == 1.0f);
+
+  CHECK_THAT(open_paths({p1}).status().message(),
+             Contains("\"split.count\" is 3, but 1 file was given"));
+  CHECK_THAT(open_paths({p1, p3, p2}).status().message(),
+             Contains("\"split.no\" must be 1 for part 2 of 3, found 2"));
+  auto same = dir.write("same", part(2, 3, 3, "a"));
+  CHECK_THAT(open_paths({p1, p2, same}).status().message(),
+             Contains("tensor \"a\" is in an earlier part too"));
+  auto short_count = dir.write("short", part(0, 3, 4, "a"));
+  CHECK_THAT(open_paths({short_count, p2, p3}).status().message(),
+             Contains("\"split.tensors.count\" is 4, but all parts together have 3"));
+  GgufWriter whole;
+  whole.f32_tensor("w", {8});
+  auto other = dir.write("other", whole.bytes());
+  CHECK_THAT(open_paths({p1, p2, other}).status().message(),
+             Contains("\"split.count\" is missing"));
+  REQUIRE(open_paths({other}).ok());
+}
+
+TEST_CASE("names of parts") {
+  CHECK(*GgufModel::split_paths("x.gguf") == std::vector<std::string>{"x.gguf"});
+  CHECK(*GgufModel::split_paths("m-0001-of-00002.gguf") ==
+        std::vector<std::string>{"m-0001-of-00002.gguf"});
+  CHECK(GgufModel::split_paths("m-00001-of-00001.gguf")->size() == 1);
+  CHECK_THAT(GgufModel::split_paths("m-00004-of-00003.gguf").status().message(),
+             Contains("from 1 to 3, found 4"));
+  CHECK_FALSE(GgufModel::split_paths("m-00000-of-00003.gguf").ok());
+}
+
+TEST_CASE("C-39: what is no file is named") {
+  TempDir dir;
+  CHECK_THAT(open_paths({dir.path}).status().message(), Contains("is a directory"));
+  CHECK_THAT(open_paths({"/dev/null"}).status().message(), Contains("not a regular file"));
+  CHECK_THAT(open_paths({dir.write("empty", "")}).status().message(), Contains("empty (0 bytes)"));
+  CHECK_FALSE(open_paths({dir.path + "/missing"}).ok());
+  CHECK_FALSE(GgufModel::open({}).ok());
+}
+
+// A file cut in place while it is mapped can only be met with SIGBUS; it must end a worker, never
+// the supervisor (which maps no model). Shown in a child.
+TEST_CASE(
+    "C-39: a file cut while mapped ends the process that reads it with SIGBUS, nothing else") {
+  TempDir dir;
+  GgufWriter w;
+  w.f32_tensor("big", {65536}, 1.0f);
+  std::string path = dir.write("m.gguf", w.bytes());
+  pid_t child = fork();
+  if (child == 0) {
+    signal(SIGBUS, SIG_DFL);  // past the test program's and the sanitizer's handlers
+    auto model = open_paths({path});
+    if (!model.ok() || truncate(path.c_str(), 4096) != 0) _exit(1);
+    volatile uint8_t last = (*model)->find_tensor("big")->data[65536 * 4 - 1];
+    _exit(last == 0 ? 2 : 3);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+  REQUIRE(WTERMSIG(status) == SIGBUS);
+}
+
+TEST_CASE("the real models open", "[golden]") {
+  const char* dir = std::getenv("TANDEM_MODELS_DIR");
+  if (dir == nullptr) FAIL("TANDEM_MODELS_DIR is not set: the folder of the two test models");
+  auto smol = open_paths({std::string(dir) + "/SmolLM2-135M-Instruct.Q4_1.gguf"});
+  REQUIRE(smol.status().message() == "");
+  CHECK((*smol)->tensors().size() == 272);
+  CHECK(*(*smol)->get_int("llama.block_count") == 30);
+  CHECK((*(*smol)->get_array("tokenizer.ggml.merges"))->strings.size() == 48900);
+  auto gemma = open_paths({std::string(dir) + "/gemma-3-270m-q4_k_m.gguf"});
+  REQUIRE(gemma.status().message() == "");
+  CHECK((*gemma)->tensors().size() == 236);
+  CHECK((*(*gemma)->get_array("tokenizer.ggml.tokens"))->strings.size() == 262144);
+}
