@@ -13,13 +13,18 @@
 
 namespace tandem {
 
+// Token types as GGUF numbers them (tokenizer.ggml.token_type).
+enum TokenType : int32_t {
+  kTokenNormal = 1, kTokenUnknown, kTokenControl, kTokenUserDefined, kTokenUnused, kTokenByte,
+};
+
 // What a tokenizer is made of, free of any file format (worker/vocabulary_gguf fills it from a GGUF file).
 struct Vocabulary {
   std::string model;                    // "gpt2", "llama"
   std::string pre;                      // "smollm", "llama-bpe", "qwen2", …
   std::vector<std::string> tokens;
   std::vector<float> scores;            // "llama"; else empty
-  std::vector<int32_t> types;           // GGUF token types: 1 normal 2 unknown 3 control 4 user 5 unused 6 byte
+  std::vector<int32_t> types;           // TokenType; empty: all normal
   std::vector<std::string> merges;      // "gpt2"
   int32_t bos = -1, eos = -1, eot = -1, unknown = -1, padding = -1;
   std::vector<int32_t> extra_end_tokens;  // further end-of-generation ids
@@ -37,6 +42,13 @@ struct EncodeOptions {
 struct TextRange {
   size_t begin = 0;
   size_t end = 0;
+};
+
+// A special token (id >= 0), or text that holds none (id = -1, never empty).
+struct TextFragment {
+  size_t begin = 0;
+  size_t end = 0;
+  int32_t id = -1;
 };
 
 class SpecialMatcher;
@@ -65,9 +77,10 @@ class Tokenizer {
 
  protected:
   explicit Tokenizer(Vocabulary vocabulary);
-  // Appends the ids of valid UTF-8 without control or user-defined tokens; never empty. `after_special`:
-  // it stands at the start of the text or follows a special token (where a space prefix goes).
-  virtual Status encode_text(std::string_view text, bool after_special, std::vector<int32_t>* ids) const = 0;
+  // Appends the ids of all fragments, in order. The fragments cover `text` (valid UTF-8) but for blanks
+  // that a special token swallowed.
+  virtual Status encode_fragments(std::string_view text, std::span<const TextFragment> fragments,
+                                  std::vector<int32_t>* ids) const = 0;
   // Bytes of a token of normal or byte type, undoing the vocabulary's spelling.
   virtual std::string spelled_bytes(int32_t id) const = 0;
 
