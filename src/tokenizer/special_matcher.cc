@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "tokenizer/end_tokens.h"
+
 namespace tandem {
 
 namespace {
@@ -19,8 +21,10 @@ SpecialMatcher::SpecialMatcher(const Vocabulary& vocabulary)
     : nodes_(1), needs_trust_(vocabulary.tokens.size()), strips_right_(vocabulary.tokens.size()) {
   for (size_t i = 0; i < vocabulary.tokens.size(); ++i) {
     const int32_t type = vocabulary.types.empty() ? kTokenNormal : vocabulary.types[i];
-    needs_trust_[i] = type == kTokenControl || type == kTokenUnknown;
-    if (needs_trust_[i] || type == kTokenUserDefined) add(vocabulary.tokens[i], static_cast<int32_t>(i));
+    const bool is_user_defined = type == kTokenUserDefined;
+    needs_trust_[i] = type == kTokenControl || type == kTokenUnknown ||
+                      (is_user_defined && is_end_text(vocabulary.tokens[i]));
+    if (needs_trust_[i] || is_user_defined) add(vocabulary.tokens[i], static_cast<int32_t>(i));
   }
   for (int32_t id : vocabulary.strip_right_tokens) strips_right_[static_cast<size_t>(id)] = true;
 }

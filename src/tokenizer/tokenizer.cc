@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "tokenizer/bpe.h"
+#include "tokenizer/end_tokens.h"
 #include "tokenizer/special_matcher.h"
 #include "tokenizer/spm.h"
 #include "tokenizer/utf8.h"
@@ -17,29 +17,6 @@ namespace tandem {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;  // offsets inside the tokenizers are 32 bits wide
-
-// Texts that model families use to end a turn or a document. They count only as control tokens.
-constexpr std::array<std::string_view, 17> kEndTexts = {
-    "<|im_end|>",      "<|eot_id|>",      "<|eom_id|>",    "<end_of_turn>", "<|end|>",
-    "<|endoftext|>",   "<|end_of_text|>", "<|eot|>",       "<|eom|>",       "<EOT>",
-    "<|end_of_turn|>", "<|endofturn|>",   "<turn_end>",    "<|return|>",    "<|call|>",
-    "<end_of_utterance>", "<|END_OF_TURN_TOKEN|>"};
-
-std::vector<int32_t> find_end_tokens(const Vocabulary& v) {
-  std::vector<int32_t> ids = v.extra_end_tokens;
-  ids.push_back(v.eos);
-  ids.push_back(v.eot);
-  for (size_t i = 0; i < v.types.size(); ++i) {
-    if (v.types[i] != kTokenControl) continue;
-    if (std::find(kEndTexts.begin(), kEndTexts.end(), v.tokens[i]) != kEndTexts.end()) {
-      ids.push_back(static_cast<int32_t>(i));
-    }
-  }
-  std::erase(ids, -1);
-  std::sort(ids.begin(), ids.end());
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  return ids;
-}
 
 }  // namespace
 
