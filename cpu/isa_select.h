@@ -3,19 +3,15 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "base/status.h"
+#include "cpu/cpu_info.h"
 #include "kernels/kernel_table.h"
 
 namespace tandem {
 
-struct CpuInfo {
-  std::string model_name;
-  std::vector<std::string> features;  // "avx2", "avx512f", "avx512_vnni", … as /proc/cpuinfo spells them
-  int n_usable_cores = 1;             // affinity and cgroup quota honoured
-};
-CpuInfo detect_cpu();
+// `force`: a column's name; empty: environment TANDEM_FORCE_ISA, else the best column. Errors:
+// kInvalidArgument for a name that no column has, and for a column whose features are missing.
 Result<const KernelTable*> select_kernels(const CpuInfo& cpu, const std::string& force);
 
 }  // namespace tandem

@@ -1,0 +1,30 @@
+// Memory straight from the kernel for things that live as long as the backend: packed weights, KV pools,
+// scratch. RAII; movable; confined to one owner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace tandem {
+
+class Arena {
+ public:
+  Arena() = default;
+  // `n_bytes` zeroed bytes, every page touched (no fault and no surprise later), in huge pages where the
+  // kernel gives them. kExhausted names `purpose` and the size.
+  static Result<Arena> allocate(size_t n_bytes, const std::string& purpose);
+  Arena(Arena&& other) noexcept;
+  Arena& operator=(Arena&& other) noexcept;
+  ~Arena();
+  uint8_t* data() const { return data_; }  // aligned to a page
+  size_t size() const { return size_; }
+
+ private:
+  uint8_t* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,148 @@
+#include "cpu/cpu_info.h"
+
+#include <hwloc.h>
+#include <hwloc/glibc-sched.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace tandem {
+namespace {
+
+#if defined(__x86_64__)
+// The compiler's probes also check that the operating system saves the registers (XGETBV).
+std::vector<std::string> detect_features() {
+  std::vector<std::string> found;
+  __builtin_cpu_init();
+#define PROBE(name, builtin_name) \
+  if (__builtin_cpu_supports(builtin_name)) found.emplace_back(name)
+  PROBE("sse4_2", "sse4.2");
+  PROBE("avx", "avx");
+  PROBE("avx2", "avx2");
+  PROBE("fma", "fma");
+  PROBE("avx512f", "avx512f");
+  PROBE("avx512bw", "avx512bw");
+  PROBE("avx512dq", "avx512dq");
+  PROBE("avx512vl", "avx512vl");
+  PROBE("avx512vbmi", "avx512vbmi");
+  PROBE("avx512_vnni", "avx512vnni");
+  PROBE("avx512_bf16", "avx512bf16");
+  PROBE("gfni", "gfni");
+#undef PROBE
+  // Without a name for the builtin in g++ 12: CPUID leaf 1 ECX bit 29, leaf 7.1 EAX bit 4.
+  const bool has_avx = std::find(found.begin(), found.end(), "avx") != found.end();
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (has_avx && __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1)) found.emplace_back("f16c");
+  if (has_avx && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1)) found.emplace_back("avx_vnni");
+  return found;
+}
+
+std::string detect_model_name() {
+  unsigned words[12] = {};
+  for (unsigned i = 0; i < 3; ++i) {
+    unsigned* w = words + 4 * i;
+    if (!__get_cpuid(0x80000002 + i, w, w + 1, w + 2, w + 3)) return "x86-64";
+  }
+  char text[sizeof(words) + 1] = {};
+  std::memcpy(text, words, sizeof(words));
+  std::string name = text;
+  name.erase(0, name.find_first_not_of(' '));
+  name.erase(name.find_last_not_of(' ') + 1);
+  return name.empty() ? "x86-64" : name;
+}
+#else
+std::vector<std::string> detect_features() { return {}; }
+std::string detect_model_name() { return "unknown CPU"; }
+#endif
+
+// Physical cores that have at least one allowed CPU; 0: topology not readable.
+int n_allowed_cores() {
+  hwloc_topology_t topology;
+  if (hwloc_topology_init(&topology) != 0) return 0;
+  int n = 0;
+  hwloc_cpuset_t set = hwloc_bitmap_alloc();
+  if (hwloc_topology_load(topology) == 0 &&
+      hwloc_cpuset_from_glibc_sched_affinity(topology, set, &allowed_cpus(), sizeof(cpu_set_t)) == 0) {
+    for (hwloc_obj_t core = nullptr;
+         (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)) != nullptr;) {
+      if (hwloc_bitmap_intersects(core->cpuset, set)) ++n;
+    }
+  }
+  hwloc_bitmap_free(set);
+  hwloc_topology_destroy(topology);
+  return n;
+}
+
+std::string read_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// The tightest quota of this process's cgroup and its ancestors, in cores; 0: none.
+int quota_cores() {
+  std::ifstream file("/proc/self/cgroup");
+  int tightest = 0;
+  for (std::string line; std::getline(file, line);) {  // "0::/path" (v2) or "4:cpu,cpuacct:/path" (v1)
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool is_v2 = controllers == ",,";
+    if (!is_v2 && controllers.find(",cpu,") == std::string::npos) continue;
+    const std::string root = is_v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
+    for (std::string path = line.substr(second + 1);; path.erase(path.rfind('/'))) {
+      const std::string folder = root + (path == "/" ? "" : path);
+      const int cores = cores_of_quota(is_v2 ? read_line(folder + "/cpu.max")
+                                             : read_line(folder + "/cpu.cfs_quota_us") + " " +
+                                                   read_line(folder + "/cpu.cfs_period_us"));
+      if (cores > 0 && (tightest == 0 || cores < tightest)) tightest = cores;
+      if (path.find('/') == std::string::npos) break;
+    }
+  }
+  return tightest;
+}
+
+}  // namespace
+
+const cpu_set_t& allowed_cpus() {
+  static const cpu_set_t set = [] {
+    cpu_set_t s;
+    CPU_ZERO(&s);
+    if (sched_getaffinity(0, sizeof(s), &s) != 0) CPU_ZERO(&s);
+    return s;
+  }();
+  return set;
+}
+
+int cores_of_quota(const std::string& quota) {
+  std::istringstream words(quota);
+  int64_t quota_us = 0, period_us = 0;
+  if (!(words >> quota_us >> period_us) || quota_us <= 0 || period_us <= 0) return 0;
+  // Rounded down: one thread more than the quota pays for is throttled, and all wait for it.
+  return static_cast<int>(std::clamp<int64_t>(quota_us / period_us, 1, 1 << 16));
+}
+
+CpuInfo detect_cpu() {
+  CpuInfo info;
+  info.model_name = detect_model_name();
+  info.features = detect_features();
+  const int n_cores = n_allowed_cores();
+  info.n_usable_cores = n_cores > 0 ? n_cores : std::max(1, CPU_COUNT(&allowed_cpus()));
+  info.limit = "cpu set";
+  const int quota = quota_cores();
+  if (quota > 0 && quota < info.n_usable_cores) {
+    info.n_usable_cores = quota;
+    info.limit = "cgroup quota";
+  }
+  return info;
+}
+
+}  // namespace tandem

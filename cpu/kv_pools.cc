@@ -1,0 +1,72 @@
+#include "cpu/kv_pools.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <limits>
+
+namespace tandem {
+
+KvPools::KvPools(const ModelConfig& config, const KernelTable& kernels, KvType type, int page_size)
+    : groups_(config.kv_groups.size()), layouts_(config.layers.size()) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const KvGroup& group = config.kv_groups[g];
+    KvLayout layout;
+    layout.type = type;
+    layout.page_size = page_size;
+    layout.n_kv_heads = group.n_kv_heads;
+    layout.head_dim = group.head_dim;
+    const size_t layer_bytes = (kernels.kv_layer_bytes(layout) + 63) / 64 * 64;
+    layout.page_bytes = layer_bytes * group.layers.size();
+    groups_[g].page_bytes = layout.page_bytes;
+    for (size_t i = 0; i < group.layers.size(); ++i) {
+      layout.layer_offset = layer_bytes * i;
+      layouts_[static_cast<size_t>(group.layers[i])] = layout;
+    }
+  }
+}
+
+std::vector<int64_t> KvPools::page_bytes() const {
+  std::vector<int64_t> bytes;
+  for (const Group& g : groups_) bytes.push_back(static_cast<int64_t>(g.page_bytes));
+  return bytes;
+}
+
+Status KvPools::reserve(const std::vector<int>& n_pages) {
+  if (n_pages.size() != groups_.size()) {
+    return invalid_argument(fmt::format("KV pool: {} page counts given, the model has {} KV groups",
+                                        n_pages.size(), groups_.size()));
+  }
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    if (n_pages[g] < 1) {
+      return invalid_argument(fmt::format("KV pool: group {} asks for {} pages, at least 1 is needed", g,
+                                          n_pages[g]));
+    }
+    const size_t count = static_cast<size_t>(n_pages[g]);
+    const std::string purpose =
+        fmt::format("the KV pool of group {} ({} pages of {} bytes)", g, count, group.page_bytes);
+    if (count > std::numeric_limits<size_t>::max() / group.page_bytes) {
+      return exhausted("no memory for " + purpose + ": the size overflows");
+    }
+    CHECK_ASSIGN(group.memory, Arena::allocate(count * group.page_bytes, purpose));
+    group.n_pages = n_pages[g];
+  }
+  return ok_status();
+}
+
+Status KvPools::copy(std::span<const PageCopy> copies) {
+  for (const PageCopy& c : copies) {
+    if (c.group < 0 || c.group >= static_cast<int>(groups_.size()) || c.from < 0 || c.to < 0 ||
+        c.from >= n_pages(c.group) || c.to >= n_pages(c.group)) {
+      return internal_error(fmt::format("copy of page {} to {} in group {}: no such page", c.from, c.to,
+                                        c.group));
+    }
+    if (c.from == c.to) continue;
+    std::memcpy(page(c.group, c.to), page(c.group, c.from),
+                groups_[static_cast<size_t>(c.group)].page_bytes);
+  }
+  return ok_status();
+}
+
+}  // namespace tandem

@@ -1,0 +1,44 @@
+// The KV pages of the CPU: one pool per KV group, reserved whole. Who owns which page is the engine's
+// business; here pages are only memory. Confined to the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "cpu/arena.h"
+#include "kernels/kernel_table.h"
+#include "model/backend.h"
+#include "model/model_config.h"
+
+namespace tandem {
+
+class KvPools {
+ public:
+  KvPools(const ModelConfig& config, const KernelTable& kernels, KvType type, int page_size);
+
+  std::vector<int64_t> page_bytes() const;  // per group
+  // n_pages: one count >= 1 per group. Once. kExhausted names sizes.
+  Status reserve(const std::vector<int>& n_pages);
+  Status copy(std::span<const PageCopy> copies);
+
+  int n_pages(int group) const { return groups_[static_cast<size_t>(group)].n_pages; }
+  const KvLayout& layout(int layer) const { return layouts_[static_cast<size_t>(layer)]; }
+  uint8_t* pool(int group) { return groups_[static_cast<size_t>(group)].memory.data(); }
+  uint8_t* page(int group, PageId id) {
+    const Group& g = groups_[static_cast<size_t>(group)];
+    return g.memory.data() + static_cast<size_t>(id) * g.page_bytes;
+  }
+
+ private:
+  struct Group {
+    size_t page_bytes = 0;
+    int n_pages = 0;
+    Arena memory;
+  };
+  std::vector<Group> groups_;
+  std::vector<KvLayout> layouts_;  // per layer
+};
+
+}  // namespace tandem

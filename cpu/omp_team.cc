@@ -1,0 +1,64 @@
+#include "cpu/omp_team.h"
+
+#include <sched.h>
+
+#include "base/check.h"
+#include "cpu/cpu_info.h"
+
+namespace tandem {
+namespace {
+
+std::atomic<uint64_t> next_team_id{1};
+thread_local uint64_t pinned_for_team = 0;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+OmpTeam::OmpTeam(int n_threads) : n_threads_(n_threads), id_(next_team_id++) {
+  CHECK(n_threads >= 1 && n_threads <= 1024);
+  const cpu_set_t& allowed = allowed_cpus();
+  int n = 0;
+  for (int cpu = 0; cpu < CPU_SETSIZE && n < n_threads; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed)) cpus_[n++] = cpu;
+  }
+  is_pinned_ = n_threads > 1 && n == n_threads && CPU_COUNT(&allowed) == n_threads;
+}
+
+void OmpTeam::pin_this_thread(int index) {
+  if (pinned_for_team == id_) return;
+  pinned_for_team = id_;
+  cpu_set_t set = allowed_cpus();  // also undoes what an earlier team of this thread did
+  if (is_pinned_) {
+    CPU_ZERO(&set);
+    CPU_SET(cpus_[index], &set);
+  }
+  if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof(set), &set);  // a refusal costs speed only
+}
+
+void OmpTeam::wait_for_all(int n_threads) {
+  // libgomp's own barrier makes a futex system call each time; a decode step has some two hundred barriers.
+  constexpr int kSpins = 20000;  // about half a millisecond: longer than any phase of a decode step
+  const uint32_t generation = generation_.load(std::memory_order_acquire);
+  if (n_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == n_threads) {
+    n_arrived_.store(0, std::memory_order_relaxed);
+    generation_.store(generation + 1, std::memory_order_release);
+    generation_.notify_all();  // no system call while nobody sleeps
+    return;
+  }
+  for (int i = 0; i < kSpins; ++i) {
+    if (generation_.load(std::memory_order_acquire) != generation) return;
+    relax();
+  }
+  while (generation_.load(std::memory_order_acquire) == generation) {
+    generation_.wait(generation, std::memory_order_acquire);
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,39 @@
+// A model's weights in the form the chosen kernels read: matrices packed into tiles, norms and biases as
+// floats. Immutable after pack().
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "cpu/arena.h"
+#include "cpu/omp_team.h"
+#include "kernels/kernel_table.h"
+#include "model/weights.h"
+
+namespace tandem {
+
+struct PackedLayer {
+  std::vector<float> attn_norm, ffn_norm;            // [hidden_dim]
+  std::vector<float> attn_post_norm, ffn_post_norm;  // [hidden_dim] or empty
+  std::vector<float> q_norm, k_norm;                 // [head_dim] or empty
+  std::vector<float> bq, bk, bv, bo;                 // biases or empty
+  PackedMatrix wq, wk, wv, wo, w_gate, w_up, w_down;
+};
+
+struct PackedModel {
+  PackedMatrix token_embedding;    // [vocab_size][hidden_dim]
+  PackedMatrix output;             // the same bytes as token_embedding when tied
+  std::vector<float> output_norm;  // [hidden_dim]
+  std::vector<PackedLayer> layers;
+  Arena bytes;
+
+  // Packs with all threads of `team`. on_progress (may be empty) is called on the calling thread, 0..1.
+  // kUnimplemented names the tensor whose type the kernels do not serve; kExhausted names the size.
+  static Result<std::unique_ptr<PackedModel>> pack(const ModelWeights& weights, const KernelTable& kernels,
+                                                   OmpTeam* team,
+                                                   const std::function<void(float)>& on_progress);
+};
+
+}  // namespace tandem
