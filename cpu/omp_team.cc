@@ -1,5 +1,6 @@
 #include "cpu/omp_team.h"
 
+#include <omp.h>
 #include <sched.h>
 
 #include "base/check.h"
@@ -29,6 +30,17 @@ OmpTeam::OmpTeam(int n_threads) : n_threads_(n_threads), id_(next_team_id++) {
     if (CPU_ISSET(cpu, &allowed)) cpus_[n++] = cpu;
   }
   is_pinned_ = n_threads > 1 && n == n_threads && CPU_COUNT(&allowed) == n_threads;
+}
+
+void OmpTeam::run_erased(void (*body)(void*, TeamMember&), void* context) {
+  for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
+#pragma omp parallel num_threads(n_threads_)
+  {
+    const int index = omp_get_thread_num();
+    pin_this_thread(index);
+    TeamMember member(this, index, omp_get_num_threads());
+    body(context, member);
+  }
 }
 
 void OmpTeam::pin_this_thread(int index) {

@@ -3,10 +3,9 @@
 // milliseconds and then sleep, so an idle team uses no CPU. Confined to the thread that calls run().
 #pragma once
 
-#include <omp.h>
-
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 
 namespace tandem {
 
@@ -42,14 +41,8 @@ class OmpTeam {
 
   template <typename Body>
   void run(Body&& body) {  // body(TeamMember&)
-    for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
-#pragma omp parallel num_threads(n_threads_)
-    {
-      const int index = omp_get_thread_num();
-      pin_this_thread(index);
-      TeamMember member(this, index, omp_get_num_threads());
-      body(member);
-    }
+    run_erased([](void* b, TeamMember& member) { (*static_cast<std::remove_reference_t<Body>*>(b))(member); },
+               &body);
   }
 
  private:
@@ -58,6 +51,7 @@ class OmpTeam {
   struct alignas(64) Counter {
     std::atomic<int64_t> next{0};
   };
+  void run_erased(void (*body)(void*, TeamMember&), void* context);
   void pin_this_thread(int index);
   void wait_for_all(int n_threads);
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace tandem {
 namespace {
 
@@ -76,7 +78,8 @@ Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weigh
   }
   CHECK_ASSIGN(model->bytes, Arena::allocate(n_bytes, "packed weights"));
 
-  size_t n_done = 0;
+  int64_t n_done = 0, n_total = 0;
+  for (const PackJob& job : jobs) n_total += job.from->n_rows * row_bytes(*job.from);
   for (const PackJob& job : jobs) {
     const WeightView& w = *job.from;
     uint8_t* data = model->bytes.data() + job.offset;
@@ -90,8 +93,8 @@ Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weigh
           kernels.pack_tiles(w.type, w.data, w.n_rows, w.n_cols, first + begin, first + end, data);
         });
       });
-      n_done += static_cast<size_t>(count * kTileRows * row_bytes(w));
-      if (on_progress) on_progress(std::min(1.0f, static_cast<float>(n_done) / static_cast<float>(n_bytes)));
+      n_done += count * kTileRows * row_bytes(w);
+      if (on_progress) on_progress(std::min(1.0f, static_cast<float>(n_done) / static_cast<float>(n_total)));
     }
   }
   if (weights.output.data == weights.token_embedding.data) model->output = model->token_embedding;

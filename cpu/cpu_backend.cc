@@ -1,0 +1,92 @@
+#include "cpu/cpu_backend.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "cpu/cpu_forward.h"
+#include "cpu/kv_pools.h"
+#include "cpu/omp_team.h"
+#include "cpu/packed_model.h"
+
+namespace tandem {
+namespace {
+
+class CpuBackend : public Backend {
+ public:
+  CpuBackend(const ModelConfig& config, const CpuBackendOptions& options)
+      : config_(config),
+        options_(options),
+        team_(options.n_threads),
+        kv_(config_, *options.kernels, options.kv_type, options.page_size),
+        sampler_scratch_(static_cast<size_t>(options.n_threads)) {}
+
+  Status load(const ModelWeights& weights) {
+    CHECK_ASSIGN(model_, PackedModel::pack(weights, *options_.kernels, &team_, options_.on_progress));
+    forward_ = std::make_unique<CpuForward>(config_, *model_, *options_.kernels, &kv_, &team_,
+                                            options_.float_activations);
+    return ok_status();
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  std::vector<int64_t> page_bytes() const override { return kv_.page_bytes(); }
+  Status reserve_pages(const std::vector<int>& n_pages) override { return kv_.reserve(n_pages); }
+  Status forward(const StepBatch& batch) override {
+    n_logit_rows_ = 0;
+    CHECK_OK(forward_->run(batch));
+    n_logit_rows_ = static_cast<int>(batch.logit_rows.size());
+    return ok_status();
+  }
+  std::span<const float> logits(int i) override {
+    CHECK_MSG(i >= 0 && i < n_logit_rows_, "no such logit row in the last forward");
+    return forward_->logits(i);
+  }
+  void sample(std::span<const SampleRequest> requests, std::span<SampleResult> results) override {
+    CHECK(requests.size() == results.size());
+    const auto sample_one = [&](size_t i, size_t thread) {
+      sample_row(logits(requests[i].logit_row), requests[i], options_.kernels->log_sum_exp,
+                 &sampler_scratch_[thread], &results[i]);
+    };
+    if (requests.size() == 1) return sample_one(0, 0);  // waking the team would cost more
+    team_.run([&](TeamMember& t) {
+      t.share(static_cast<int64_t>(requests.size()), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          sample_one(static_cast<size_t>(i), static_cast<size_t>(t.index()));
+        }
+      });
+    });
+  }
+  Status copy_pages(std::span<const PageCopy> copies) override { return kv_.copy(copies); }
+  std::string description() const override {
+    return fmt::format("cpu {} {} thread{}{}", options_.kernels->isa, options_.n_threads,
+                       options_.n_threads == 1 ? "" : "s",
+                       options_.float_activations ? " float32 activations" : "");
+  }
+
+ private:
+  const ModelConfig config_;
+  const CpuBackendOptions options_;
+  OmpTeam team_;
+  KvPools kv_;
+  std::unique_ptr<PackedModel> model_;
+  std::unique_ptr<CpuForward> forward_;
+  std::vector<SamplerScratch> sampler_scratch_;  // per thread
+  int n_logit_rows_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> create_cpu_backend(const ModelConfig& config, const ModelWeights& weights,
+                                                    CpuBackendOptions options) {
+  if (options.n_threads < 1 || options.n_threads > 1024) {
+    return invalid_argument(fmt::format("cpu.threads must be >= 1 and <= 1024, got {}", options.n_threads));
+  }
+  if (options.page_size != 16 && options.page_size != 32) {
+    return invalid_argument(fmt::format("cache.page_size_tokens must be 16 or 32, got {}", options.page_size));
+  }
+  CHECK(options.kernels != nullptr);
+  auto backend = std::make_unique<CpuBackend>(config, options);
+  CHECK_OK(backend->load(weights));
+  return std::unique_ptr<Backend>(std::move(backend));
+}
+
+}  // namespace tandem

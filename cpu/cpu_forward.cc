@@ -1,0 +1,389 @@
+// Reads as the paper: compute() at the end of the file is the model, top to bottom; the functions above it
+// are its lines. Every phase ends with the whole team; what a thread computes does not depend on which
+// thread it is, so the bits depend on neither team nor timing.
+#include "cpu/cpu_forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tandem {
+namespace {
+
+int64_t n_tiles(const PackedMatrix& w) { return (w.n_rows + kTileRows - 1) / kTileRows; }
+size_t round_up(size_t n) { return (n + 63) / 64 * 64; }
+
+// Cuts the step's buffers out of one piece of memory; with a null base it only adds up sizes.
+class Carver {
+ public:
+  explicit Carver(uint8_t* base) : base_(base) {}
+  template <typename T>
+  T* take(int64_t n) {
+    uint8_t* p = base_ ? base_ + used_ : nullptr;
+    used_ += round_up(static_cast<size_t>(n) * sizeof(T));
+    return reinterpret_cast<T*>(p);
+  }
+  size_t used() const { return used_; }
+
+ private:
+  uint8_t* base_;
+  size_t used_ = 0;
+};
+
+}  // namespace
+
+CpuForward::CpuForward(const ModelConfig& config, const PackedModel& model, const KernelTable& kernels,
+                       KvPools* kv, OmpTeam* team, bool float_activations)
+    : config_(config), model_(model), kernels_(kernels), kv_(kv), team_(team),
+      float_activations_(float_activations), plan_(config) {
+  for (const LayerConfig& l : config.layers) {
+    q_dim_ = std::max<int64_t>(q_dim_, static_cast<int64_t>(l.n_heads) * l.head_dim);
+    kv_dim_ = std::max<int64_t>(kv_dim_, static_cast<int64_t>(l.n_kv_heads) * l.head_dim);
+    ffn_dim_ = std::max<int64_t>(ffn_dim_, l.ffn_dim);
+  }
+  widest_ = std::max({static_cast<int64_t>(config.hidden_dim), q_dim_, ffn_dim_});
+  act_bytes_ = float_activations ? static_cast<size_t>(widest_) * sizeof(float)
+                                 : kernels.act_row_bytes(widest_);
+  for (const RopeParams& rope : config.ropes) {
+    rope_offsets_.push_back(rope_stride_);
+    rope_stride_ += rope.dim;
+  }
+}
+
+Status CpuForward::check(const StepBatch& batch) const {
+  const int64_t n_tokens = static_cast<int64_t>(batch.tokens.size());
+  if (n_tokens == 0) return invalid_argument("step: no tokens");
+  for (int32_t token : batch.tokens) {
+    if (token < 0 || token >= config_.vocab_size) {
+      return invalid_argument(fmt::format("step: token id {} is not in [0, {})", token, config_.vocab_size));
+    }
+  }
+  int64_t next = 0;
+  for (const StepItem& item : batch.items) {
+    if (item.first_token != next || item.n_tokens < 1 || item.first_pos < 0) {
+      return invalid_argument(fmt::format("step: item of {} tokens from {} at position {} does not follow {}",
+                                          item.n_tokens, item.first_token, item.first_pos, next));
+    }
+    next += item.n_tokens;
+    if (item.page_tables.size() != config_.kv_groups.size()) {
+      return invalid_argument("step: one page table per KV group is needed");
+    }
+    for (size_t g = 0; g < item.page_tables.size(); ++g) {
+      const int page_size = kv_->layout(config_.kv_groups[g].layers[0]).page_size;
+      const int window = config_.kv_groups[g].window;
+      const int first_key = window > 0 ? std::max(0, item.first_pos - window + 1) : 0;
+      const int last = (item.first_pos + item.n_tokens - 1) / page_size;
+      for (int i = first_key / page_size; i <= last; ++i) {
+        const PageId page = item.page_tables[g][i];
+        if (page < 0 || page >= kv_->n_pages(static_cast<int>(g))) {
+          return invalid_argument(fmt::format("step: page {} of group {} is {}, not in [0, {})", i, g, page,
+                                              kv_->n_pages(static_cast<int>(g))));
+        }
+      }
+    }
+  }
+  if (next != n_tokens) return invalid_argument("step: items do not cover the tokens");
+  for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+    const int row = batch.logit_rows[i];
+    if (row < 0 || row >= n_tokens || (i > 0 && row <= batch.logit_rows[i - 1])) {
+      return invalid_argument(fmt::format("step: logit row {} is not ascending in [0, {})", row, n_tokens));
+    }
+  }
+  return ok_status();
+}
+
+// Buffers grow by doubling up to the largest step; a steady load allocates nothing.
+Status CpuForward::reserve(int n_tokens, int n_logit_rows) {
+  if (n_tokens > max_tokens_) {
+    const int64_t M = std::max(n_tokens, std::min(2 * max_tokens_, 64));
+    const auto carve = [&](uint8_t* base) {
+      Carver carver(base);
+      x_ = carver.take<float>(M * config_.hidden_dim);
+      branch_ = carver.take<float>(M * config_.hidden_dim);
+      act_ = carver.take<uint8_t>(M * static_cast<int64_t>(act_bytes_));
+      q_ = carver.take<float>(M * q_dim_);
+      attn_ = carver.take<float>(M * q_dim_);
+      k_ = carver.take<float>(M * kv_dim_);
+      v_ = carver.take<float>(M * kv_dim_);
+      gate_ = carver.take<float>(M * ffn_dim_);
+      up_ = carver.take<float>(M * ffn_dim_);
+      cos_sin_ = carver.take<float>(M * rope_stride_);
+      return carver.used();
+    };
+    max_tokens_ = 0;
+    step_memory_ = Arena();
+    CHECK_ASSIGN(step_memory_, Arena::allocate(carve(nullptr), fmt::format("a step of {} tokens", M)));
+    carve(step_memory_.data());
+    max_tokens_ = static_cast<int>(M);
+  }
+  if (n_logit_rows > max_logit_rows_) {
+    const size_t row = static_cast<size_t>(config_.vocab_size) * sizeof(float);
+    max_logit_rows_ = 0;
+    logit_memory_ = Arena();
+    CHECK_ASSIGN(logit_memory_, Arena::allocate(row * static_cast<size_t>(n_logit_rows),
+                                                fmt::format("logits of {} tokens", n_logit_rows)));
+    logits_ = reinterpret_cast<float*>(logit_memory_.data());
+    max_logit_rows_ = n_logit_rows;
+  }
+  size_t attention_bytes = 0;
+  for (size_t i = 0; i < config_.layers.size(); ++i) {
+    AttentionParams p;
+    p.layout = kv_->layout(static_cast<int>(i));
+    p.n_heads = config_.layers[i].n_heads;
+    attention_bytes = std::max(attention_bytes, kernels_.attention_scratch_bytes(p, kTokensPerPiece));
+  }
+  const size_t needed = round_up(std::max(attention_bytes, static_cast<size_t>(widest_) * sizeof(float)));
+  if (needed > thread_bytes_) {
+    CHECK_ASSIGN(thread_memory_, Arena::allocate(needed * static_cast<size_t>(team_->n_threads()),
+                                                 "scratch of the CPU team"));
+    thread_bytes_ = needed;
+  }
+  return ok_status();
+}
+
+Status CpuForward::run(const StepBatch& batch) {
+  CHECK_OK(check(batch));
+  CHECK_OK(reserve(static_cast<int>(batch.tokens.size()), static_cast<int>(batch.logit_rows.size())));
+  plan_.build(batch);
+  team_->run([this](TeamMember& t) { compute(t); });
+  return ok_status();
+}
+
+std::span<const float> CpuForward::logits(int i) const {
+  const size_t vocab = static_cast<size_t>(config_.vocab_size);
+  return {logits_ + static_cast<size_t>(i) * vocab, vocab};
+}
+
+uint8_t* CpuForward::thread_scratch(const TeamMember& t) const {
+  return thread_memory_.data() + static_cast<size_t>(t.index()) * thread_bytes_;
+}
+
+// Row `row` of what the next product reads. Quantized once, however many products follow.
+void CpuForward::store_activations(int64_t row, const float* x, int64_t n_cols) {
+  if (float_activations_) {
+    std::copy_n(x, n_cols, reinterpret_cast<float*>(act_) + row * n_cols);
+  } else {
+    kernels_.quantize_act(x, n_cols, act_ + static_cast<size_t>(row) * kernels_.act_row_bytes(n_cols));
+  }
+}
+
+// Products of the same activations, shared out together. Rows are taken in blocks that stay in the second
+// cache while the tiles of weights pass by.
+void CpuForward::multiply(TeamMember& t, int64_t n_rows, std::initializer_list<Product> products) {
+  constexpr int64_t kCacheBytes = 384 << 10;
+  const int64_t K = products.begin()->weight->n_cols;
+  const int64_t row_bytes = float_activations_ ? K * static_cast<int64_t>(sizeof(float))
+                                               : static_cast<int64_t>(kernels_.act_row_bytes(K));
+  const int64_t rows_per_block = std::clamp<int64_t>(kCacheBytes / row_bytes / 16 * 16, 16, 256);
+  const int64_t n_blocks = (n_rows + rows_per_block - 1) / rows_per_block;
+  int64_t tiles = 0;
+  for (const Product& p : products) tiles += n_tiles(*p.weight);
+
+  const int64_t pieces_per_thread = n_rows > 8 ? 8 : 4;
+  const int64_t grain = std::max<int64_t>(1, tiles * n_blocks / (t.size() * pieces_per_thread));
+  t.share(n_blocks * tiles, grain, [&](int64_t begin, int64_t end) {
+    while (begin < end) {
+      // The part of [begin, end) that lies in one block of rows and in one matrix.
+      const int64_t first_row = begin / tiles * rows_per_block;
+      int64_t tile = begin % tiles;
+      const Product* p = products.begin();
+      while (tile >= n_tiles(*p->weight)) tile -= n_tiles(*p++->weight);
+      const int64_t last = std::min(n_tiles(*p->weight), tile + (end - begin));
+      const int64_t M = std::min(rows_per_block, n_rows - first_row);
+      const uint8_t* act = act_ + first_row * row_bytes;
+      float* out = p->out + first_row * p->out_stride;
+      if (float_activations_) {
+        kernels_.matmul_f32(*p->weight, tile, last, reinterpret_cast<const float*>(act), K, M, out,
+                            p->out_stride);
+      } else {
+        kernels_.matmul(*p->weight, tile, last, act, M, out, p->out_stride);
+      }
+      begin += last - tile;
+    }
+  });
+}
+
+// cos and sin of every pair at one position, for each rope of the model: [dim / 2][2] one after another.
+void CpuForward::compute_rotations(int64_t token) {
+  const int pos = plan_.place(token).pos;
+  for (size_t r = 0; r < config_.ropes.size(); ++r) {
+    const RopeParams& rope = config_.ropes[r];
+    float* out = cos_sin_ + token * rope_stride_ + rope_offsets_[r];
+    for (int i = 0; i < rope.dim / 2; ++i) {
+      const double angle = static_cast<double>(pos) * static_cast<double>(rope.inv_freq[static_cast<size_t>(i)]);
+      out[2 * i] = static_cast<float>(std::cos(angle)) * rope.attention_factor;
+      out[2 * i + 1] = static_cast<float>(std::sin(angle)) * rope.attention_factor;
+    }
+  }
+}
+
+// x = embedding of each token, normed for the first layer.
+void CpuForward::embed(TeamMember& t) {
+  const int64_t hidden = config_.hidden_dim;
+  t.share(plan_.n_tokens(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      float* x = x_ + i * hidden;
+      kernels_.packed_row(model_.token_embedding, plan_.batch().tokens[static_cast<size_t>(i)], x);
+      if (config_.embedding_scale != 1.0f) {
+        for (int64_t d = 0; d < hidden; ++d) x[d] *= config_.embedding_scale;
+      }
+      compute_rotations(i);
+      norm_to_activations(t, i, x, model_.layers[0].attn_norm);
+    }
+  });
+}
+
+void CpuForward::norm_to_activations(const TeamMember& t, int64_t row, const float* x,
+                                     const std::vector<float>& weight) {
+  float* normed = reinterpret_cast<float*>(thread_scratch(t));
+  kernels_.rms_norm(x, weight.data(), config_.norm_eps, config_.hidden_dim, normed);
+  store_activations(row, normed, config_.hidden_dim);
+}
+
+// x += branch (with bias and post-norm where the model has them).
+void CpuForward::add_branch(int64_t row, const std::vector<float>& bias,
+                            const std::vector<float>& post_norm) {
+  const int64_t hidden = config_.hidden_dim;
+  float* branch = branch_ + row * hidden;
+  if (!bias.empty()) kernels_.add(bias.data(), hidden, branch);
+  if (!post_norm.empty()) kernels_.rms_norm(branch, post_norm.data(), config_.norm_eps, hidden, branch);
+  kernels_.add(branch, hidden, x_ + row * hidden);
+}
+
+void CpuForward::add_and_norm(TeamMember& t, const std::vector<float>& bias,
+                              const std::vector<float>& post_norm, const std::vector<float>& next_norm) {
+  t.share(plan_.n_tokens(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      add_branch(i, bias, post_norm);
+      norm_to_activations(t, i, x_ + i * config_.hidden_dim, next_norm);
+    }
+  });
+}
+
+// Biases, norms of q and k per head, rotation; then k and v go to their page.
+void CpuForward::rotate_and_store_kv(TeamMember& t, int layer) {
+  const LayerConfig& l = config_.layers[static_cast<size_t>(layer)];
+  const PackedLayer& w = model_.layers[static_cast<size_t>(layer)];
+  const RopeParams& rope = config_.ropes[static_cast<size_t>(l.rope)];
+  const bool is_neox = rope.style == RopeStyle::kNeox;
+  const KvLayout& layout = kv_->layout(layer);
+  const int64_t q_dim = static_cast<int64_t>(l.n_heads) * l.head_dim;
+  const int64_t kv_dim = static_cast<int64_t>(l.n_kv_heads) * l.head_dim;
+  const auto prepare = [&](float* x, int n_heads, const std::vector<float>& bias,
+                           const std::vector<float>& norm, const float* cos_sin) {
+    const int64_t n = static_cast<int64_t>(n_heads) * l.head_dim;
+    if (!bias.empty()) kernels_.add(bias.data(), n, x);
+    for (int h = 0; !norm.empty() && h < n_heads; ++h) {
+      float* head = x + static_cast<int64_t>(h) * l.head_dim;
+      kernels_.rms_norm(head, norm.data(), config_.norm_eps, l.head_dim, head);
+    }
+    kernels_.rope(x, n_heads, l.head_dim, rope.dim, cos_sin, is_neox);
+  };
+  t.share(plan_.n_tokens(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto [item, pos] = plan_.place(i);
+      const float* cos_sin = cos_sin_ + i * rope_stride_ + rope_offsets_[static_cast<size_t>(l.rope)];
+      float* k = k_ + i * kv_dim;
+      float* v = v_ + i * kv_dim;
+      prepare(q_ + i * q_dim, l.n_heads, w.bq, w.q_norm, cos_sin);
+      prepare(k, l.n_kv_heads, w.bk, w.k_norm, cos_sin);
+      if (!w.bv.empty()) kernels_.add(w.bv.data(), kv_dim, v);
+      const PageId page = item->page_tables[static_cast<size_t>(l.kv_group)][pos / layout.page_size];
+      kernels_.kv_append(layout, kv_->page(l.kv_group, page), pos % layout.page_size, k, v);
+    }
+  });
+}
+
+void CpuForward::attend(TeamMember& t, int layer) {
+  const LayerConfig& l = config_.layers[static_cast<size_t>(layer)];
+  const int64_t q_dim = static_cast<int64_t>(l.n_heads) * l.head_dim;
+  const std::vector<AttentionPiece>& pieces = plan_.pieces(l.kv_group);
+  t.share(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const AttentionPiece& piece = pieces[static_cast<size_t>(i)];
+      const StepItem& item = *piece.item;
+      AttentionParams p;
+      p.layout = kv_->layout(layer);
+      p.pool = kv_->pool(l.kv_group);
+      p.page_table = item.page_tables[static_cast<size_t>(l.kv_group)];
+      p.q = q_ + item.first_token * q_dim;
+      p.out = attn_ + item.first_token * q_dim;
+      p.q_stride = p.out_stride = q_dim;
+      p.n_heads = l.n_heads;
+      p.first_pos = item.first_pos;
+      p.n_tokens = item.n_tokens;
+      p.window = l.window;
+      p.scale = config_.attention_scale;
+      p.softcap = config_.attention_softcap;
+      kernels_.attention(p, piece.kv_head, piece.token_begin, piece.token_end, thread_scratch(t));
+    }
+  });
+  t.share(plan_.n_tokens(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) store_activations(i, attn_ + i * q_dim, q_dim);
+  });
+}
+
+// gate = activation(gate) * up.
+void CpuForward::activate(TeamMember& t, int64_t ffn_dim) {
+  const auto gated = config_.activation == Activation::kSiluGate ? kernels_.silu_mul : kernels_.gelu_tanh_mul;
+  t.share(plan_.n_tokens(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      float* gate = gate_ + i * ffn_dim;
+      gated(gate, up_ + i * ffn_dim, ffn_dim, gate);
+      store_activations(i, gate, ffn_dim);
+    }
+  });
+}
+
+void CpuForward::cap_logits(TeamMember& t) {
+  const float cap = config_.logit_softcap;
+  const int64_t n = static_cast<int64_t>(plan_.n_logit_rows()) * config_.vocab_size;
+  t.share(n, 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) logits_[i] = cap * std::tanh(logits_[i] / cap);
+  });
+}
+
+void CpuForward::compute(TeamMember& t) {
+  const int64_t M = plan_.n_tokens();
+  const int64_t hidden = config_.hidden_dim;
+  static const std::vector<float> kNone;
+  embed(t);
+  for (int i = 0; i < config_.n_layers; ++i) {
+    const LayerConfig& l = config_.layers[static_cast<size_t>(i)];
+    const PackedLayer& w = model_.layers[static_cast<size_t>(i)];
+    const int64_t q_dim = static_cast<int64_t>(l.n_heads) * l.head_dim;
+    const int64_t kv_dim = static_cast<int64_t>(l.n_kv_heads) * l.head_dim;
+
+    // Attention.
+    multiply(t, M, {{&w.wq, q_, q_dim}, {&w.wk, k_, kv_dim}, {&w.wv, v_, kv_dim}});
+    rotate_and_store_kv(t, i);
+    attend(t, i);
+    multiply(t, M, {{&w.wo, branch_, hidden}});
+    add_and_norm(t, w.bo, w.attn_post_norm, w.ffn_norm);
+
+    // Feed-forward.
+    multiply(t, M, {{&w.w_gate, gate_, l.ffn_dim}, {&w.w_up, up_, l.ffn_dim}});
+    activate(t, l.ffn_dim);
+    multiply(t, M, {{&w.w_down, branch_, hidden}});
+    if (i + 1 < config_.n_layers) {
+      add_and_norm(t, kNone, w.ffn_post_norm, model_.layers[static_cast<size_t>(i) + 1].attn_norm);
+    }
+  }
+
+  // Logits, of the rows somebody asked for only.
+  const std::vector<int>& rows = plan_.batch().logit_rows;
+  t.share(static_cast<int64_t>(rows.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t row = rows[static_cast<size_t>(r)];
+      add_branch(row, kNone, model_.layers.back().ffn_post_norm);
+      norm_to_activations(t, r, x_ + row * hidden, model_.output_norm);
+    }
+  });
+  if (!rows.empty()) {
+    multiply(t, static_cast<int64_t>(rows.size()), {{&model_.output, logits_, config_.vocab_size}});
+    if (config_.logit_softcap > 0) cap_logits(t);
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,87 @@
+// The forward pass: one step of a decoder-only transformer with rotary positions, grouped K/V heads and a
+// gated feed-forward, in the variants that ModelConfig describes. Owns the buffers of a step, which grow to
+// the largest step seen and then stay. Confined to the engine thread; run() uses the team.
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "cpu/arena.h"
+#include "cpu/kv_pools.h"
+#include "cpu/omp_team.h"
+#include "cpu/packed_model.h"
+#include "cpu/step_plan.h"
+
+namespace tandem {
+
+class CpuForward {
+ public:
+  // All references outlive this. float_activations: matmuls read float32 instead of int8 activations.
+  CpuForward(const ModelConfig& config, const PackedModel& model, const KernelTable& kernels,
+             KvPools* kv, OmpTeam* team, bool float_activations);
+
+  // Checks the batch against vocabulary and pools, then stores K/V of all tokens and the logits of
+  // logit_rows. kInvalidArgument: nothing was computed. kExhausted: no memory for a step of this size.
+  Status run(const StepBatch& batch);
+  std::span<const float> logits(int i) const;  // of logit_rows[i]; valid until the next run
+
+ private:
+  // One of the products that a phase computes from the same activations: out = act * weight^T.
+  struct Product {
+    const PackedMatrix* weight;
+    float* out;
+    int64_t out_stride;
+  };
+
+  Status check(const StepBatch& batch) const;
+  Status reserve(int n_tokens, int n_logit_rows);
+  void compute(TeamMember& t);
+  void embed(TeamMember& t);
+  void compute_rotations(int64_t token);
+  void store_activations(int64_t row, const float* x, int64_t n_cols);
+  void norm_to_activations(const TeamMember& t, int64_t row, const float* x,
+                           const std::vector<float>& weight);
+  void multiply(TeamMember& t, int64_t n_rows, std::initializer_list<Product> products);
+  void rotate_and_store_kv(TeamMember& t, int layer);
+  void attend(TeamMember& t, int layer);
+  void add_branch(int64_t row, const std::vector<float>& bias, const std::vector<float>& post_norm);
+  void add_and_norm(TeamMember& t, const std::vector<float>& bias, const std::vector<float>& post_norm,
+                    const std::vector<float>& next_norm);
+  void activate(TeamMember& t, int64_t ffn_dim);
+  void cap_logits(TeamMember& t);
+  uint8_t* thread_scratch(const TeamMember& t) const;
+
+  const ModelConfig& config_;
+  const PackedModel& model_;
+  const KernelTable& kernels_;
+  KvPools* kv_;
+  OmpTeam* team_;
+  const bool float_activations_;
+  StepPlan plan_;
+
+  // Widths of one row, the largest over all layers.
+  int64_t q_dim_ = 0, kv_dim_ = 0, ffn_dim_ = 0, widest_ = 0;
+  size_t act_bytes_ = 0;    // a row of act_ of the widest product
+  int64_t rope_stride_ = 0; // floats of one position in cos_sin_, all ropes together
+  std::vector<int64_t> rope_offsets_;
+
+  int max_tokens_ = 0, max_logit_rows_ = 0;
+  Arena step_memory_, logit_memory_, thread_memory_;
+  size_t thread_bytes_ = 0;
+  // Of M tokens, M <= max_tokens_.
+  float* x_ = nullptr;        // [M][hidden_dim] the residual stream
+  uint8_t* act_ = nullptr;    // [M][row of n_cols] what the next product reads; packed for its n_cols
+  float* q_ = nullptr;        // [M][q_dim_]
+  float* k_ = nullptr;        // [M][kv_dim_]
+  float* v_ = nullptr;        // [M][kv_dim_]
+  float* attn_ = nullptr;     // [M][q_dim_]
+  float* branch_ = nullptr;   // [M][hidden_dim] what attention or ffn adds to the residual
+  float* gate_ = nullptr;     // [M][ffn_dim_]
+  float* up_ = nullptr;       // [M][ffn_dim_]
+  float* cos_sin_ = nullptr;  // [M][rope_stride_]
+  float* logits_ = nullptr;   // [R][vocab_size]
+};
+
+}  // namespace tandem
