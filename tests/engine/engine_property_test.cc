@@ -1,0 +1,147 @@
+// Random arrivals, cancels, priorities, deadlines and resumes over small pools: no page leaked or written by
+// two, nobody starves, each choice ends once, texts independent of batching, chunking and preemption.
+#include <catch2/catch.hpp>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "engine_harness.h"
+
+namespace tandem {
+namespace {
+
+struct Load {
+  int max_batch, chunk, full_pages, window_pages;
+  int n_steps;
+};
+
+EngineRequest random_request(std::mt19937& rng, const EngineHarness& h) {
+  auto upto = [&](int n) { return static_cast<int>(rng() % static_cast<unsigned>(n)); };
+  EngineRequest r = fake_request(1 + upto(upto(4) == 0 ? 90 : 25), static_cast<uint32_t>(upto(30)), rng(),
+                                 upto(5) == 0 ? 1 + upto(4) : 1, upto(3));
+  r.sampling.ignore_eos = upto(2) == 0;
+  if (upto(8) == 0) r.deadline_us = h.clock.now_us() + 1 + upto(40'000);
+  if (upto(6) == 0) {
+    r.prompt_logprobs = true, r.n_top_logprobs = 0;
+    r.n_prompt_logprobs_known = static_cast<uint32_t>(upto(static_cast<int>(r.prompt.size())));
+  }
+  if (upto(4) == 0 && r.max_tokens > 0) {  // resumed
+    for (EngineRequest::Choice& c : r.choices) {
+      FakeText text = fake_text(h.model, r, c.choice, h.limit, h.options.context_tokens);
+      c.generated.assign(text.tokens.begin(), text.tokens.begin() + upto(static_cast<int>(text.tokens.size()) + 1));
+    }
+  }
+  return r;
+}
+
+void run_load(const Load& load, uint32_t seed) {
+  EngineOptions o;
+  o.max_batch_size = load.max_batch;
+  o.prefill_chunk_tokens = load.chunk;
+  o.context_tokens = 110;
+  o.n_pages = {load.full_pages, load.window_pages};
+  o.ageing_us = 200'000;
+  EngineHarness h({}, o);
+  std::mt19937 rng(seed);
+  int64_t n_shared_seen = 0, n_submitted = 0;
+  for (int step = 0; step < load.n_steps; ++step) {
+    const EngineCounters& c = h.engine->counters();
+    if (c.n_waiting < 6 && rng() % 3 == 0) h.submit(random_request(rng, h)), ++n_submitted;
+    if (rng() % 200 == 0 && !h.entries.empty()) {
+      auto it = std::next(h.entries.begin(), rng() % h.entries.size());
+      if (rng() % 2 == 0) h.cancel(it->first);
+      else h.silence(it->first, it->second.choices.begin()->first);
+    }
+    h.turn();
+    h.clock.advance_us(1000);
+    n_shared_seen += c.pages_shared > 0;
+    if (step % 64 == 0) {
+      for (const auto& [id, e] : h.entries) {
+        // 18 places or fewer ahead, each at most 110 tokens: an order of magnitude of room.
+        if (h.n_turns - e.submit_turn > 20'000) FAIL("request " << id << " starves");
+      }
+    }
+    h.check_all_ended();
+  }
+  h.run_until_idle();
+  h.check_all_ended();
+  CHECK(h.entries.empty());
+  CHECK(h.n_checked_tokens > load.n_steps / 3);
+  CHECK(n_submitted > load.n_steps / 100);
+  CHECK((n_shared_seen > 0 || load.max_batch == 1));  // alone in the batch nobody forks
+  CHECK(h.engine->counters().preemptions > 0);
+  for (SequenceEnd end : {SequenceEnd::kEndToken, SequenceEnd::kMaxTokens, SequenceEnd::kCancelled,
+                          SequenceEnd::kDeadline})
+    CHECK(h.n_ends[end] > 0);
+  CHECK(h.n_ends[load.full_pages * 4 < 110 ? SequenceEnd::kPool : SequenceEnd::kContext] > 0);
+}
+
+}  // namespace
+
+TEST_CASE("a million random steps keep every promise") {
+  // max_batch, chunk, pages of the full group, pages of the windowed group, steps
+  const Load loads[] = {
+      {4, 16, 40, 40, 300'000},   // pages run out all the time
+      {4, 16, 25, 200, 200'000},  // the pool is smaller than the context
+      {8, 7, 90, 60, 200'000},    // odd chunks
+      {2, 64, 30, 24, 200'000},   // whole prompts in one chunk, a tight window group
+      {1, 1, 30, 30, 100'000},    // one by one
+  };
+  uint32_t seed = 1;
+  for (const Load& load : loads) {
+    INFO("batch " << load.max_batch << " chunk " << load.chunk << " pages " << load.full_pages << ", "
+                  << load.window_pages);
+    run_load(load, seed++);
+  }
+}
+
+TEST_CASE("the engine thread serves submits and cancels from other threads") {
+  FakeModel model;
+  FakeBackend backend(model);
+  EngineOptions o;
+  o.max_batch_size = 4, o.prefill_chunk_tokens = 16, o.context_tokens = 110, o.n_pages = {60, 60};
+  o.page_size = model.page_size;
+  REQUIRE(backend.reserve_pages(o.n_pages).ok());
+  Clock clock;
+  std::mutex mutex;  // guards n_ended, texts
+  int n_ended = 0;
+  std::map<uint64_t, std::vector<int32_t>> texts;
+  Engine engine(&backend, o, &clock, [&](EngineEvents events) {
+    std::lock_guard lock(mutex);
+    for (const EngineToken& t : events.tokens) {
+      if (t.token >= 0) texts[t.id].push_back(t.token);
+      n_ended += t.end != SequenceEnd::kNone;
+    }
+  });
+  std::atomic<bool> stop{false};
+  std::thread runner([&] { engine.run(stop); });
+  constexpr uint64_t kRequests = 200;
+  auto request = [](uint64_t id) {
+    EngineRequest r = fake_request(10 + static_cast<int>(id % 30), 20, id);
+    r.id = id;
+    return r;
+  };
+  std::thread canceller([&] {
+    for (uint64_t id = 1; id <= kRequests; id += 2) engine.cancel(id, -1, false, SequenceEnd::kCancelled);
+  });
+  for (uint64_t id = 1; id <= kRequests; ++id) REQUIRE(engine.submit(request(id)).ok());
+  canceller.join();
+  for (uint64_t id = 1; id <= kRequests; id += 2) engine.cancel(id, -1, false, SequenceEnd::kCancelled);
+  int64_t give_up = monotonic_us() + 60'000'000;
+  for (;;) {
+    {
+      std::lock_guard lock(mutex);
+      if (n_ended == kRequests) break;
+    }
+    REQUIRE(monotonic_us() < give_up);
+    std::this_thread::yield();
+  }
+  stop = true;
+  engine.wake();
+  runner.join();
+  CHECK(backend.fault.empty());
+  CHECK(engine.counters().pages_used == 0);
+  for (uint64_t id = 2; id <= kRequests; id += 2) CHECK(texts[id] == fake_text(model, request(id), 0, 110, 110).tokens);
+}
+
+}  // namespace tandem
