@@ -26,7 +26,7 @@ static_assert(sizeof(ActBlock) == 64);
 constexpr float kActTiny = 1e-35f;
 
 // Bytes of a row of n_cols values (a multiple of 32).
-constexpr size_t act_row_bytes_of(int64_t n_cols) {
+static constexpr size_t act_row_bytes_of(int64_t n_cols) {
   return (static_cast<size_t>(n_cols / QK) | 1) * sizeof(ActBlock);
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/kernel_table.h"
 
 #include "kernels/columns.h"
+#include "kernels/tile_layout.h"
 
 namespace tandem {
 namespace {
@@ -27,7 +28,35 @@ constexpr KernelTable kRef = {
     .attention_scratch_bytes = ref::attention_scratch_bytes,
 };
 
-constexpr KernelColumn kColumns[] = {{&kRef, ""}};
+#if defined(__x86_64__)
+constexpr KernelTable kAvx512Vnni = {
+    .isa = "avx512vnni",
+    .packed_bytes = tiled::packed_bytes,
+    .pack_tiles = tiled::pack_tiles,
+    .packed_row = tiled::packed_row,
+    .act_row_bytes = ref::act_row_bytes,
+    .quantize_act = avx512vnni::quantize_act,
+    .matmul = avx512vnni::matmul,
+    .matmul_f32 = avx512vnni::matmul_f32,
+    .rms_norm = avx512vnni::rms_norm,
+    .rope = avx512vnni::rope,
+    .silu_mul = avx512vnni::silu_mul,
+    .gelu_tanh_mul = avx512vnni::gelu_tanh_mul,
+    .add = avx512vnni::add,
+    .log_sum_exp = avx512vnni::log_sum_exp,
+    .kv_layer_bytes = ref::kv_layer_bytes,
+    .kv_append = avx512vnni::kv_append,
+    .attention = avx512vnni::attention,
+    .attention_scratch_bytes = avx512vnni::attention_scratch_bytes,
+};
+#endif
+
+constexpr KernelColumn kColumns[] = {
+    {&kRef, ""},
+#if defined(__x86_64__)
+    {&kAvx512Vnni, "avx512f avx512bw avx512dq avx512vl avx512_vnni fma f16c avx2"},
+#endif
+};
 
 }  // namespace
 

@@ -1,0 +1,185 @@
+// How each tile form becomes eight vectors of unsigned bytes (16 rows x 4 k-values) and its scales, for
+// the AVX-512 VNNI column. Included by its .cc files alone; everything has internal linkage.
+#pragma once
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernels/act_block.h"
+#include "kernels/tile_layout.h"
+
+namespace tandem {
+namespace {
+
+#define TANDEM_INLINE static inline __attribute__((always_inline))
+
+struct Block512 {
+  __m512i q[8];       // unsigned bytes; the offset is owed through ActBlock::c*
+  __m512 scale;       // kSuper with two scales: d alone
+  __m512 min;         // kHalfMin, one min: value added; two mins: dmin / 32
+  __m512i scales[2];  // int32
+  __m512i mins[2];
+};
+
+TANDEM_INLINE __m512 load_half16(const uint8_t* p) {
+  return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(p)));
+}
+TANDEM_INLINE __m512i load_i8x16(const uint8_t* p) {
+  return _mm512_cvtepi8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
+}
+TANDEM_INLINE __m512i load512(const uint8_t* p) { return _mm512_load_si512(p); }
+
+// The quants of a block, by stored width.
+TANDEM_INLINE void quants4(const uint8_t* p, __m512i q[8]) {
+  const __m512i low = _mm512_set1_epi8(15);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i x = load512(p + 64 * i);
+    q[i] = _mm512_and_si512(x, low);
+    q[i + 4] = _mm512_and_si512(_mm512_srli_epi16(x, 4), low);
+  }
+}
+
+// (a & mask) | b
+TANDEM_INLINE __m512i and_or(__m512i a, __m512i mask, __m512i b) {
+  return _mm512_ternarylogic_epi64(a, mask, b, 0xea);
+}
+
+TANDEM_INLINE void quants5(const uint8_t* p, __m512i q[8]) {
+  quants4(p, q);
+  const __m512i bit = _mm512_set1_epi8(16);
+  const __m512i h = load512(p + 256);
+  q[0] = and_or(_mm512_slli_epi16(h, 4), bit, q[0]);
+  q[1] = and_or(_mm512_slli_epi16(h, 3), bit, q[1]);
+  q[2] = and_or(_mm512_slli_epi16(h, 2), bit, q[2]);
+  q[3] = and_or(_mm512_slli_epi16(h, 1), bit, q[3]);
+  q[4] = and_or(h, bit, q[4]);
+  q[5] = and_or(_mm512_srli_epi16(h, 1), bit, q[5]);
+  q[6] = and_or(_mm512_srli_epi16(h, 2), bit, q[6]);
+  q[7] = and_or(_mm512_srli_epi16(h, 3), bit, q[7]);
+}
+
+TANDEM_INLINE void quants6(const uint8_t* p, __m512i q[8]) {
+  quants4(p, q);
+  const __m512i bits = _mm512_set1_epi8(0x30);
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m512i h = load512(p + 256 + 64 * i);
+    __m512i* v = q + 4 * i;
+    v[0] = and_or(_mm512_slli_epi16(h, 4), bits, v[0]);
+    v[1] = and_or(_mm512_slli_epi16(h, 2), bits, v[1]);
+    v[2] = and_or(h, bits, v[2]);
+    v[3] = and_or(_mm512_srli_epi16(h, 2), bits, v[3]);
+  }
+}
+
+TANDEM_INLINE void quants8(const uint8_t* p, __m512i q[8]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) q[i] = load512(p + 64 * i);
+}
+
+// Table indices to table values + 128.
+TANDEM_INLINE void quants_table(const uint8_t* p, const int8_t table[16], __m512i q[8]) {
+  const __m128i t = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)),
+                                  _mm_set1_epi8(static_cast<char>(0x80)));
+  const __m512i lut = _mm512_broadcast_i32x4(t);
+  quants4(p, q);
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) q[i] = _mm512_shuffle_epi8(lut, q[i]);
+}
+
+template <int kBits>
+TANDEM_INLINE void quants(const uint8_t* p, __m512i q[8]) {
+  if constexpr (kBits == 4) quants4(p, q);
+  if constexpr (kBits == 5) quants5(p, q);
+  if constexpr (kBits == 6) quants6(p, q);
+  if constexpr (kBits == 8) quants8(p, q);
+}
+
+// A form: `load` block b of a tile; kOffset tells which ActBlock sum starts the accumulator.
+template <GgmlType kType>
+struct Form512 {
+  static constexpr TileShape kShape = *tile_shape(kType);
+  static constexpr bool kIsTable =
+      kType == GgmlType::kIQ4_NL || kType == GgmlType::kIQ4_XS || kType == GgmlType::kMXFP4;
+  // Q3_K's offset of 4 is raised to Q6_K's 32, so that one pair of sums serves both.
+  static constexpr int kOffset = kIsTable ? 128 : kType == GgmlType::kQ3_K ? 32 : kShape.offset;
+  static constexpr bool kIsSplit = kShape.n_scales == 2;
+  static constexpr bool kHasMin = kShape.scale == TileScale::kHalfMin || kShape.n_mins > 0;
+
+  static inline __attribute__((always_inline)) void load(const uint8_t* tile, int64_t b, Block512* w) {
+    const uint8_t* group = tile + b / kShape.group * group_bytes(kShape);
+    const int i = static_cast<int>(b % kShape.group);
+    const uint8_t* p = group + header_bytes(kShape) + i * block_bytes(kShape);
+    if constexpr (kType == GgmlType::kMXFP4) {
+      quants_table(p, kMxfp4Values, w->q);
+    } else if constexpr (kIsTable) {
+      quants_table(p, kIq4Values, w->q);
+    } else {
+      quants<kShape.bits>(p, w->q);
+    }
+    if constexpr (kType == GgmlType::kQ3_K) {
+      const __m512i raise = _mm512_set1_epi8(28);
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; ++j) w->q[j] = _mm512_add_epi8(w->q[j], raise);
+    }
+    load_scales(group, i, w);
+  }
+
+  static inline __attribute__((always_inline)) void load_scales(const uint8_t* group, int i,
+                                                                Block512* w) {
+    if constexpr (kShape.scale == TileScale::kHalf) {
+      w->scale = load_half16(group + 32 * i);
+    } else if constexpr (kShape.scale == TileScale::kFloat) {
+      w->scale = _mm512_load_ps(reinterpret_cast<const float*>(group));
+    } else if constexpr (kShape.scale == TileScale::kHalfMin) {
+      w->scale = load_half16(group);
+      w->min = load_half16(group + 32);
+    } else {
+      const uint8_t* scales = group + 64 + 16 * kShape.n_scales * i;
+      const uint8_t* mins = group + 64 + 16 * (kShape.group * kShape.n_scales + kShape.n_mins * i);
+      const __m512 d = load_half16(group);
+      w->scales[0] = load_i8x16(scales);
+      if constexpr (kIsSplit) {
+        w->scales[1] = load_i8x16(scales + 16);
+        w->scale = d;
+      } else {
+        w->scale = _mm512_mul_ps(d, _mm512_cvtepi32_ps(w->scales[0]));
+      }
+      if constexpr (kHasMin) {
+        const __m512 dmin = load_half16(group + 32);
+        w->mins[0] = load_i8x16(mins);
+        if constexpr (kIsSplit) {
+          w->mins[1] = load_i8x16(mins + 16);
+          w->min = _mm512_mul_ps(dmin, _mm512_set1_ps(1.0f / 32));
+        } else {
+          w->min = _mm512_mul_ps(dmin, _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_setzero_si512(),
+                                                                           w->mins[0])));
+        }
+      }
+    }
+  }
+
+  // The 16 rows' weights at k = 4 * j + t, exactly as dequantize_row gives them.
+  static inline __attribute__((always_inline)) __m512 weight(const Block512& w, int j, int t) {
+    const __m512i byte = _mm512_and_si512(_mm512_srli_epi32(w.q[j], static_cast<unsigned>(8 * t)),
+                                          _mm512_set1_epi32(255));
+    __m512i level = _mm512_sub_epi32(byte, _mm512_set1_epi32(kOffset));
+    if constexpr (kIsSplit) level = _mm512_mullo_epi32(level, w.scales[j / 4]);
+    const __m512 product = _mm512_mul_ps(w.scale, _mm512_cvtepi32_ps(level));
+    if constexpr (kIsSplit && kHasMin) {
+      const __m512i min = _mm512_mullo_epi32(w.mins[j / 4], _mm512_set1_epi32(-32));
+      return _mm512_add_ps(product, _mm512_mul_ps(w.min, _mm512_cvtepi32_ps(min)));
+    }
+    return kHasMin ? _mm512_add_ps(product, w.min) : product;
+  }
+};
+
+TANDEM_INLINE __m512i broadcast4(const int8_t* p) {
+  int32_t x;
+  memcpy(&x, p, 4);
+  return _mm512_set1_epi32(x);
+}
+
+}  // namespace
+}  // namespace tandem
