@@ -22,7 +22,6 @@ struct GenerateRequest {
   std::string client;                // key name
   std::vector<int32_t> prompt;       // from prepare()
   ipc::Sampling sampling;
-  bool draw_seed = false;            // the client named no seed: the supervisor draws one into sampling.seed
   std::vector<std::string> stop;
   int n_choices = 1;
   std::optional<uint32_t> max_tokens;  // absent: up to context or pool

@@ -1,0 +1,458 @@
+#include "supervisor/dispatcher.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace tandem {
+
+using api::api_error;
+using api::ApiError;
+using api::StreamEvent;
+using ipc::FinishReason;
+
+namespace {
+
+constexpr size_t kExtraSequences = 2;      // beyond the batch, so that a finished one is replaced at once
+constexpr size_t kMaxCallsAtWorker = 64;   // its I/O thread answers them one after the other
+constexpr int64_t kCheckUs = 200'000;      // slow readers and overdue deadlines are looked at so often
+// A worker ends a request at its deadline by itself, with the text it still held; if not, we do.
+constexpr int64_t kDeadlineGraceUs = 1'000'000;
+constexpr int kDrainRetryAfterS = 5;
+
+AdmissionLimits limits_of(const Config& config) {
+  return {static_cast<size_t>(config.limits_max_queue), config.limits_ageing_ms * 1000};
+}
+
+const char* prompt_param(const api::GenerateRequest& request) {
+  return request.endpoint == "chat" ? "messages" : "prompt";
+}
+
+ApiError draining_error() {
+  return api_error("draining", "the server is shutting down; try again shortly", "", kDrainRetryAfterS);
+}
+
+}  // namespace
+
+Dispatcher::Dispatcher(const Config& config, Metrics* metrics, Accounting* accounting, const Clock* clock)
+    : config_(config), metrics_(metrics), accounting_(accounting), clock_(clock),
+      queue_(limits_of(config), clock), retry_after_(clock) {}
+
+// --- acceptance -------------------------------------------------------------------------------------
+
+// No worker will come without somebody's doing: waiting for one would only be a late refusal.
+std::optional<ApiError> Dispatcher::hopeless() const {
+  if (is_draining_) return draining_error();
+  WorkerState state = keeper_->state();
+  if (state != WorkerState::kNoModel && state != WorkerState::kRefused) return std::nullopt;
+  return api_error("no_worker", "no model is served: " + keeper_->cause(), "", RetryAfter::kUnknownSeconds);
+}
+
+std::optional<ApiError> Dispatcher::refusal(const api::GenerateRequest& request) const {
+  if (auto error = hopeless()) return error;
+  if (!keeper_->model())
+    return api_error("no_worker", "no worker is ready: " + keeper_->cause(), "", RetryAfter::kUnknownSeconds);
+  const ipc::ModelInfo& model = *keeper_->model();
+  auto n_prompt = static_cast<int64_t>(request.prompt.size());
+  int64_t wanted = std::max<int64_t>(1, request.max_tokens.value_or(1));
+  std::string counts = "the prompt has " + std::to_string(n_prompt) + " tokens";
+  if (n_prompt + wanted > model.context_tokens) {
+    if (request.max_tokens.value_or(0) > 1 && n_prompt + 1 <= model.context_tokens)
+      counts += " and max_tokens is " + std::to_string(wanted) + ", together " + std::to_string(n_prompt + wanted);
+    else
+      counts += " and at least 1 is generated";
+    return api_error("context_length_exceeded",
+                     counts + "; the context is " + std::to_string(model.context_tokens) +
+                         " tokens. Shorten the prompt or lower max_tokens",
+                     prompt_param(request));
+  }
+  if (config_.limits_max_prompt_tokens > 0 && n_prompt > config_.limits_max_prompt_tokens)
+    return api_error("prompt_too_long",
+                     counts + "; at most " + std::to_string(config_.limits_max_prompt_tokens) +
+                         " are allowed (limits.max_prompt_tokens)",
+                     prompt_param(request));
+  if (n_prompt + 1 > model.pool_tokens)
+    return api_error("kv_pool_exceeded",
+                     counts + "; with one more it needs " + std::to_string(n_prompt + 1) +
+                         " tokens of the KV pool, which holds " + std::to_string(model.pool_tokens) +
+                         " (cache.kv_pool_bytes)",
+                     prompt_param(request));
+  return std::nullopt;
+}
+
+WaitingRequest Dispatcher::waiting_entry(const Request& r) const {
+  return {r.id, r.in.priority, r.in.client, r.in.received_us, r.in.deadline_us};
+}
+
+std::optional<ApiError> Dispatcher::accept(api::GenerateRequest in, std::shared_ptr<ResponseBuffer> buffer,
+                                           const std::string& model_name, uint64_t* id) {
+  CHECK(in.n_choices >= 1);
+  if (auto error = refusal(in)) return error;
+  auto request = std::make_unique<Request>();
+  Request& r = *request;
+  r.id = next_id_++;
+  r.received_utc_us = utc_us() - (clock_->now_us() - in.received_us);
+  r.context_tokens = keeper_->model()->context_tokens;
+  r.max_tokens = in.max_tokens.value_or(static_cast<uint32_t>(r.context_tokens) -
+                                        static_cast<uint32_t>(in.prompt.size()));
+  r.choices.resize(static_cast<size_t>(in.n_choices));
+  r.buffer = std::move(buffer);
+  r.in = std::move(in);
+  Offer offer = queue_.offer(waiting_entry(r));
+  if (!offer.is_accepted)
+    return api_error("queue_full", "all " + std::to_string(config_.limits_max_queue) +
+                                       " places of the queue are taken; try again later",
+                     "", retry_after_s());
+  model_name_ = model_name;
+  *id = r.id;
+  requests_[r.id] = std::move(request);
+  if (offer.displaced)
+    end_with_error(requests_.at(*offer.displaced).get(), "rejected",
+                   api_error("overloaded", "displaced from the full queue by a request of higher priority",
+                             "", retry_after_s()));
+  return std::nullopt;
+}
+
+void Dispatcher::cancel(uint64_t id) {
+  auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  ApiError error = api_error("client_gone", "the client closed the connection");
+  finish(it->second.get(), "cancelled", &error);
+}
+
+void Dispatcher::add_call(std::shared_ptr<WorkerCall> call) {
+  if (auto error = hopeless()) return call->answer(*error);
+  call->id = next_id_++;
+  calls_[call->id] = std::move(call);
+}
+
+void Dispatcher::drop_call(const WorkerCall* call) {
+  auto it = calls_.find(call->id);
+  if (it == calls_.end()) return;
+  if (it->second->is_at_worker) --n_calls_at_worker_;
+  quarantine_.on_end(it->first);
+  calls_.erase(it);
+}
+
+// --- dispatch ---------------------------------------------------------------------------------------
+
+void Dispatcher::turn() {
+  int64_t now = clock_->now_us();
+  check_deadlines(now);
+  if (now >= next_check_us_) {
+    next_check_us_ = now + kCheckUs;
+    cut_slow_readers(now);
+    if (auto error = hopeless(); error && !is_draining_) {
+      for (auto& [id, call] : calls_) call->answer(*error);
+      calls_.clear();
+    }
+  }
+  dispatch_calls();
+  dispatch_requests();
+  for (ipc::Priority p : {ipc::Priority::kHigh, ipc::Priority::kNormal, ipc::Priority::kLow})
+    metrics_->set(Metric::kRequestsWaiting, static_cast<double>(queue_.waiting(p)), {priority_name(p)});
+  metrics_->set(Metric::kRequestsRunning, static_cast<double>(n_at_worker_));
+}
+
+int64_t Dispatcher::next_wakeup_us() const {
+  int64_t at = requests_.empty() ? INT64_MAX : next_check_us_;
+  return std::min(at, queue_.next_deadline_us().value_or(INT64_MAX));
+}
+
+void Dispatcher::dispatch_calls() {
+  if (keeper_->state() != WorkerState::kReady) return;
+  for (auto& [id, call] : calls_) {
+    if (n_calls_at_worker_ >= kMaxCallsAtWorker) return;
+    if (call->is_at_worker || !quarantine_.may_dispatch(id)) continue;
+    keeper_->note_dispatch();
+    std::visit([id = id](auto& question) { question.id = id; }, call->question);
+    bool is_sent = std::visit([&](const auto& question) { return keeper_->send(question); }, call->question);
+    if (!is_sent) return;
+    call->is_at_worker = true;
+    ++n_calls_at_worker_;
+    quarantine_.on_dispatch(id);
+  }
+}
+
+void Dispatcher::dispatch_requests() {
+  if (keeper_->state() != WorkerState::kReady) return;
+  size_t limit = static_cast<size_t>(std::max(1, keeper_->model()->max_batch_size)) + kExtraSequences;
+  while (auto id = queue_.next([&](uint64_t i) { return quarantine_.may_dispatch(i); })) {
+    Request* r = requests_.at(*id).get();
+    // What comes first waits for its room: letting smaller ones past would starve a request of many choices.
+    if (n_sequences_ > 0 && n_sequences_ + r->n_unfinished() > limit) return;
+    if (!dispatch(r)) return;
+  }
+}
+
+bool Dispatcher::dispatch(Request* r) {
+  keeper_->note_dispatch();
+  r->wire_id = next_wire_id_++;
+  if (!keeper_->send(make_submit(*r))) {  // its worker is dying: stays where it is
+    r->wire_id = 0;
+    return false;
+  }
+  queue_.take(r->id);
+  by_wire_[r->wire_id] = r->id;
+  if (r->n_dispatches++ > 0) metrics_->add(Metric::kResumes, 1);
+  if (r->dispatched_us == 0) r->dispatched_us = clock_->now_us();
+  r->worker_generation = keeper_->generation();
+  ++n_at_worker_;
+  n_sequences_ += r->n_unfinished();
+  quarantine_.on_dispatch(r->id);
+  log_debug("request dispatched", {{"request_id", r->in.id},
+                                   {"generation", r->worker_generation},
+                                   {"tokens_so_far", r->completion_tokens()}});
+  return true;
+}
+
+// --- what the worker says ---------------------------------------------------------------------------
+
+void Dispatcher::on_message(ipc::FromWorker message) {
+  if (auto* tokens = std::get_if<ipc::TokenEvents>(&message)) {
+    for (ipc::TokenEvent& event : tokens->events) on_token(std::move(event));
+  } else if (auto* progress = std::get_if<ipc::PromptProgress>(&message)) {
+    on_prompt_progress(*progress);
+  } else if (auto* logprobs = std::get_if<ipc::PromptLogprobs>(&message)) {
+    on_prompt_logprobs(std::move(*logprobs));
+  } else if (auto* prepared = std::get_if<ipc::PrepareReply>(&message)) {
+    on_reply(std::move(*prepared));
+  } else if (auto* text = std::get_if<ipc::DetokenizeReply>(&message)) {
+    on_reply(std::move(*text));
+  }
+}
+
+Request* Dispatcher::find_by_wire(uint64_t wire_id) {
+  auto it = by_wire_.find(wire_id);  // not there: it ended meanwhile, the worker will learn of it
+  return it == by_wire_.end() ? nullptr : requests_.at(it->second).get();
+}
+
+template <typename Reply>
+void Dispatcher::on_reply(Reply reply) {
+  keeper_->note_progress();
+  auto it = calls_.find(reply.id);
+  if (it == calls_.end()) return;
+  it->second->answer(std::move(reply));
+  drop_call(it->second.get());
+}
+
+void Dispatcher::on_prompt_progress(const ipc::PromptProgress& progress) {
+  Request* r = find_by_wire(progress.id);
+  if (r == nullptr) return;
+  keeper_->note_progress();
+  quarantine_.on_progress(r->id, progress.n_done > r->n_prompt_done);
+  r->n_prompt_done = std::max(r->n_prompt_done, progress.n_done);
+  if (r->n_dispatches == 1)
+    r->n_cached = std::min(progress.n_cached, static_cast<uint32_t>(r->in.prompt.size()));
+  if (progress.n_done >= progress.n_total && r->prompt_done_us == 0) r->prompt_done_us = clock_->now_us();
+}
+
+void Dispatcher::on_prompt_logprobs(ipc::PromptLogprobs message) {
+  Request* r = find_by_wire(message.id);
+  if (r == nullptr) return;
+  auto fresh = apply_prompt_logprobs(r, std::move(message));
+  if (!fresh.ok()) return keeper_->protocol_fault(fresh.status().message());
+  if (fresh->empty()) return;
+  StreamEvent event;
+  event.kind = StreamEvent::Kind::kPromptLogprobs;
+  event.logprobs = std::move(*fresh);
+  deliver(r, std::move(event));
+}
+
+void Dispatcher::on_token(ipc::TokenEvent event) {
+  Request* r = find_by_wire(event.id);
+  if (r == nullptr) return;
+  std::string error = event.error;
+  bool is_first_choice = event.choice == 0;
+  size_t n_unfinished = r->n_unfinished();
+  auto effect = apply_token_event(r, std::move(event), clock_->now_us());
+  if (!effect.ok()) return keeper_->protocol_fault(effect.status().message());
+  n_sequences_ -= n_unfinished - r->n_unfinished();
+  observe(r, *effect);
+  if (effect->is_late_deadline) return end_by_deadline(r);
+  if (effect->abnormal != FinishReason::kNone) return end_abnormally(r, effect->abnormal, error);
+  for (StreamEvent& out : effect->events) {
+    if (config_.log_text && is_first_choice) r->completion_text += out.text;
+    if (!deliver(r, std::move(out))) return;
+  }
+  if (r->is_finished()) end_normally(r);
+}
+
+void Dispatcher::observe(Request* r, const TokenEffect& effect) {
+  quarantine_.on_progress(r->id, true);
+  keeper_->note_progress();
+  if (effect.gap_s) metrics_->observe(Metric::kInterTokenLatency, *effect.gap_s);
+  if (effect.is_new_token && r->completion_tokens() == 1)
+    metrics_->observe(Metric::kTimeToFirstToken, static_cast<double>(r->first_token_us - r->in.received_us) / 1e6);
+}
+
+// False: the reader is too slow, the request has ended.
+bool Dispatcher::deliver(Request* r, StreamEvent event) {
+  r->is_reply_begun = true;
+  if (r->buffer->push(std::move(event))) return true;
+  log_warn("slow reader cut", {{"request_id", r->in.id}, {"reason", "backlog"}});
+  metrics_->add(Metric::kStreamsCut, 1);
+  ApiError error = api_error("client_gone", "the client did not read its stream");
+  r->buffer->cut(error);
+  finish(r, "cancelled", &error);
+  return false;
+}
+
+void Dispatcher::on_worker_end(const WorkerEnd& end) {
+  std::vector<uint64_t> convicted = quarantine_.on_worker_end(end.is_own_fault);
+  by_wire_.clear();
+  n_at_worker_ = n_sequences_ = n_calls_at_worker_ = 0;
+  for (auto& [id, r] : requests_) {
+    if (r->wire_id == 0) continue;
+    r->wire_id = 0;
+    queue_.requeue(waiting_entry(*r));
+  }
+  for (auto& [id, call] : calls_) call->is_at_worker = false;
+  for (uint64_t id : convicted) {
+    metrics_->add(Metric::kQuarantined, 1);
+    ApiError error = api_error("request_quarantined",
+                               "this request ended its worker each time it ran, last time alone (" + end.detail +
+                                   "); it is not tried again");
+    if (auto r = requests_.find(id); r != requests_.end()) {
+      log_error("request quarantined", {{"request_id", r->second->in.id}, {"detail", end.detail}});
+      end_with_error(r->second.get(), "failed", error);
+    } else if (auto call = calls_.find(id); call != calls_.end()) {
+      log_error("call quarantined", {{"detail", end.detail}});
+      call->second->answer(error);
+      drop_call(call->second.get());
+    }
+  }
+}
+
+// --- ends -------------------------------------------------------------------------------------------
+
+void Dispatcher::end_normally(Request* r) {
+  std::string outcome = normal_outcome(*r);
+  StreamEvent end;
+  end.kind = StreamEvent::Kind::kEnd;
+  end.prompt_tokens = static_cast<int64_t>(r->in.prompt.size());
+  end.completion_tokens = r->completion_tokens();
+  end.cached_tokens = r->n_cached;
+  end.timing = timing_of(*r, clock_->now_us());
+  auto buffer = r->buffer;
+  retry_after_.on_completion();
+  finish(r, outcome, nullptr);  // the row first: who has read the end finds the counters risen
+  buffer->push(std::move(end));
+}
+
+void Dispatcher::end_with_error(Request* r, const std::string& outcome, ApiError error) {
+  StreamEvent event;
+  event.kind = StreamEvent::Kind::kError;
+  event.error = error;
+  auto buffer = r->buffer;
+  finish(r, outcome, &error);
+  buffer->push(std::move(event));
+}
+
+void Dispatcher::end_abnormally(Request* r, FinishReason reason, const std::string& text) {
+  if (reason == FinishReason::kAborted)
+    return end_with_error(r, "aborted", api_error("aborted", "the request was ended by a shutdown", "", kDrainRetryAfterS));
+  if (reason == FinishReason::kFailed)
+    return end_with_error(r, "failed", api_error("worker_failed", text.empty() ? "the worker failed" : text));
+  // Cancelled, and we didn't ask for it.
+  keeper_->protocol_fault("a request was cancelled that nobody cancelled");
+}
+
+void Dispatcher::end_by_deadline(Request* r) {
+  if (r->first_token_us == 0) {
+    bool has_worker = keeper_->state() == WorkerState::kReady || r->n_dispatches > 0;
+    if (has_worker)
+      return end_with_error(r, "deadline", api_error("deadline_exceeded", "the deadline came before the first token"));
+    return end_with_error(r, "rejected", api_error("no_worker", "no worker was ready before the deadline: " + keeper_->cause(),
+                                                   "", retry_after_s()));
+  }
+  leave_worker(r, FinishReason::kDeadline);
+  for (size_t i = 0; i < r->choices.size(); ++i) {
+    if (r->choices[i].finish != FinishReason::kNone) continue;
+    r->choices[i].finish = FinishReason::kDeadline;
+    StreamEvent end;
+    end.kind = StreamEvent::Kind::kChoiceEnd;
+    end.choice = static_cast<uint32_t>(i);
+    end.finish = FinishReason::kDeadline;
+    end.reason = "deadline";
+    end.timing = timing_of(*r, clock_->now_us());
+    if (!deliver(r, std::move(end))) return;
+  }
+  end_normally(r);
+}
+
+// Takes it away from the worker, if it is there.
+void Dispatcher::leave_worker(Request* r, FinishReason reason) {
+  if (r->wire_id == 0) return;
+  if (!r->is_finished() && !keeper_->send(ipc::Cancel{r->wire_id, reason}))
+    log_debug("cancel not sent", {{"request_id", r->in.id}});  // the worker is dying and takes it along
+  by_wire_.erase(r->wire_id);
+  r->wire_id = 0;
+  --n_at_worker_;
+  n_sequences_ -= r->n_unfinished();
+}
+
+void Dispatcher::finish(Request* r, const std::string& outcome, const ApiError* error) {
+  accounting_->account_ended(make_record(*r, outcome, error, model_name_, clock_->now_us()));
+  leave_worker(r, FinishReason::kCancelled);
+  queue_.remove(r->id);
+  quarantine_.on_end(r->id);
+  requests_.erase(r->id);
+}
+
+void Dispatcher::check_deadlines(int64_t now) {
+  for (uint64_t id : queue_.take_expired()) end_by_deadline(requests_.at(id).get());
+  if (now < next_check_us_) return;
+  std::vector<Request*> overdue;
+  for (auto& [id, r] : requests_) {
+    if (r->wire_id != 0 && r->in.deadline_us > 0 && now > r->in.deadline_us + kDeadlineGraceUs)
+      overdue.push_back(r.get());
+  }
+  for (Request* r : overdue) end_by_deadline(r);
+}
+
+void Dispatcher::cut_slow_readers(int64_t now) {
+  std::vector<Request*> slow;
+  for (auto& [id, r] : requests_) {
+    if (r->buffer->stalled_us(now) > config_.server_slow_reader_timeout_ms * 1000) slow.push_back(r.get());
+  }
+  for (Request* r : slow) {
+    log_warn("slow reader cut", {{"request_id", r->in.id}, {"reason", "timeout"}});
+    metrics_->add(Metric::kStreamsCut, 1);
+    ApiError error = api_error("client_gone", "the client did not read its stream");
+    r->buffer->cut(error);
+    finish(r, "cancelled", &error);
+  }
+}
+
+void Dispatcher::abort_all() {
+  std::vector<Request*> rest;
+  for (auto& [id, r] : requests_) rest.push_back(r.get());
+  for (Request* r : rest)
+    end_with_error(r, "aborted", api_error("aborted", "the request was ended by a shutdown", "", kDrainRetryAfterS));
+  for (auto& [id, call] : calls_) call->answer(draining_error());
+  calls_.clear();
+}
+
+std::vector<LiveRequest> Dispatcher::live_requests() const {
+  std::vector<const Request*> sorted;
+  for (const auto& [id, r] : requests_) sorted.push_back(r.get());
+  std::sort(sorted.begin(), sorted.end(), [](const Request* a, const Request* b) { return a->id < b->id; });
+  std::vector<LiveRequest> live;
+  for (const Request* r : sorted) {
+    const char* phase = r->wire_id == 0 ? "queued" : r->first_token_us == 0 ? "prefill" : "decode";
+    live.push_back({r->in.id, phase, priority_name(r->in.priority), (clock_->now_us() - r->in.received_us) / 1000,
+                    static_cast<int64_t>(r->in.prompt.size()), r->completion_tokens(), r->n_dispatches});
+  }
+  return live;
+}
+
+void Dispatcher::reload(const Config& config) {
+  config_ = config;
+  queue_.set_limits(limits_of(config));
+}
+
+}  // namespace tandem

@@ -1,0 +1,38 @@
+#include "supervisor/sd_notify.h"
+
+#include <systemd/sd-daemon.h>
+
+#include "base/clock.h"
+
+namespace tandem {
+
+SdNotify::SdNotify() {
+  uint64_t usec = 0;
+  if (sd_watchdog_enabled(0, &usec) > 0) watchdog_us_ = static_cast<int64_t>(usec);
+}
+
+void SdNotify::ready() { sd_notify(0, "READY=1"); }
+
+void SdNotify::status(const std::string& text) {
+  if (text == status_) return;
+  status_ = text;
+  std::string line = text;
+  for (char& c : line) {
+    if (c == '\n') c = ' ';
+  }
+  sd_notify(0, ("STATUS=" + line).c_str());
+}
+
+void SdNotify::reloading() {
+  sd_notify(0, ("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(monotonic_us())).c_str());
+}
+
+void SdNotify::stopping() { sd_notify(0, "STOPPING=1"); }
+
+void SdNotify::alive(int64_t now_us) {
+  if (watchdog_us_ == 0 || now_us - last_alive_us_ < watchdog_us_ / 2) return;
+  last_alive_us_ = now_us;
+  sd_notify(0, "WATCHDOG=1");
+}
+
+}  // namespace tandem

@@ -1,0 +1,25 @@
+// Tells systemd what is going on (Type=notify): readiness, one status line, the watchdog's sign of life.
+// Without systemd (no NOTIFY_SOCKET) every call does nothing. Confined to the main thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tandem {
+
+class SdNotify {
+ public:
+  SdNotify();
+  void ready();                            // READY=1: the port is open
+  void status(const std::string& text);    // STATUS=, sent on change only
+  void reloading();                        // RELOADING=1, with the monotonic time systemd asks for
+  void stopping();                         // STOPPING=1
+  void alive(int64_t now_us);              // WATCHDOG=1, at half of WatchdogSec
+
+ private:
+  int64_t watchdog_us_ = 0;  // 0: systemd doesn't watch
+  int64_t last_alive_us_ = 0;
+  std::string status_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,288 @@
+#include "supervisor/supervisor.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <future>
+#include <utility>
+
+#include "base/log.h"
+#include "supervisor/model_files.h"
+#include "supervisor/response_stream.h"
+
+namespace tandem {
+
+using api::api_error;
+using api::ApiError;
+using api::Readiness;
+
+namespace {
+
+constexpr int64_t kPublishUs = 100'000;
+constexpr int64_t kMaxPollUs = 250'000;
+constexpr int64_t kLoopDeadUs = 5'000'000;     // the loop publishes several times a second
+constexpr int64_t kMaxStallUs = 10'000'000;    // readiness turns before the watchdog (30 s) acts
+constexpr int kFailedLives = 3;                // lives without progress in a row: dead, no longer warming
+constexpr auto kStatusWait = std::chrono::milliseconds(200);  // then the published copy is shown
+constexpr auto kLookAround = std::chrono::milliseconds(50);  // how often a waiting call looks for its client
+
+ApiError stopped_error() { return api_error("draining", "the server is shutting down; try again shortly", "", 5); }
+
+}  // namespace
+
+Supervisor::Supervisor(const Config& config, RequestLog* log)
+    : log_(log),
+      accounting_(&metrics_, log),
+      config_(config),
+      dispatcher_(config, &metrics_, &accounting_, &clock_),
+      keeper_(config, &metrics_, &clock_,
+              {[] {},
+               [this](ipc::FromWorker message) { dispatcher_.on_message(std::move(message)); },
+               [this](const WorkerEnd& end) { dispatcher_.on_worker_end(end); },
+               [this] { return dispatcher_.has_work_at_worker(); }}),
+      inbox_(std::make_shared<Inbox>()),
+      started_us_(monotonic_us()) {
+  dispatcher_.set_keeper(&keeper_);
+  publish(started_us_);
+}
+
+Supervisor::~Supervisor() = default;
+
+// --- the loop ---------------------------------------------------------------------------------------
+
+void Supervisor::run(LoopHooks hooks) {
+  while (!keeper_.is_stopped()) {
+    int64_t now = clock_.now_us();
+    keeper_.turn();
+    dispatcher_.turn();
+    turn_drain(now);
+    if (now >= next_publish_us_ || keeper_.state() != published_state_) {
+      publish(now);
+      if (hooks.on_turn) hooks.on_turn(compute_readiness());
+    }
+    poll_once(hooks);
+  }
+  inbox_->close();
+  inbox_->run_all();  // what came in last is answered: draining
+  accounting_.collect_log_counters();
+  publish(clock_.now_us());
+}
+
+void Supervisor::poll_once(const LoopHooks& hooks) {
+  std::vector<pollfd> fds = {{inbox_->fd(), POLLIN, 0}};
+  if (hooks.signal_fd >= 0) fds.push_back({hooks.signal_fd, POLLIN, 0});
+  keeper_.add_pollfds(&fds);
+  int64_t now = clock_.now_us();
+  int64_t wake = std::min({now + kMaxPollUs, keeper_.next_wakeup_us(), dispatcher_.next_wakeup_us()});
+  if (drain_until_us_ > 0) wake = std::min(wake, drain_until_us_);
+  int timeout_ms = wake <= now ? 0 : static_cast<int>((wake - now + 999) / 1000);
+  if (poll(fds.data(), fds.size(), timeout_ms) <= 0) return;
+  if (fds[0].revents != 0) inbox_->run_all();
+  if (hooks.signal_fd >= 0 && fds[1].revents != 0 && hooks.on_signal) hooks.on_signal();
+}
+
+void Supervisor::drain() {
+  inbox_->post([this] {
+    if (drain_until_us_ > 0) return;
+    log_info("draining", {{"timeout_ms", config_.workers_drain_timeout_ms}});
+    drain_until_us_ = clock_.now_us() + config_.workers_drain_timeout_ms * 1000;
+    dispatcher_.start_drain();
+    next_publish_us_ = 0;
+  });
+}
+
+void Supervisor::turn_drain(int64_t now) {
+  if (drain_until_us_ == 0 || keeper_.state() == WorkerState::kStopped) return;
+  bool is_hopeless = keeper_.state() == WorkerState::kNoModel || keeper_.state() == WorkerState::kRefused;
+  if (!dispatcher_.is_empty() && now < drain_until_us_ && !is_hopeless) return;
+  dispatcher_.abort_all();
+  keeper_.stop();
+}
+
+void Supervisor::reload(const Config& config) {
+  inbox_->post([this, config] {
+    if (config.log_level != config_.log_level) keeper_.set_log_level(config.log_level);
+    config_ = config;
+    dispatcher_.reload(config);
+    keeper_.reload(config);
+    next_publish_us_ = 0;
+  });
+}
+
+// --- what others see --------------------------------------------------------------------------------
+
+Readiness Supervisor::compute_readiness() const {
+  using State = Readiness::State;
+  if (dispatcher_.is_draining()) return {State::kDraining, "shutting down", ""};
+  switch (keeper_.state()) {
+    case WorkerState::kNoModel:
+    case WorkerState::kRefused:
+      return {State::kDead, keeper_.cause(), keeper_.remedy()};
+    case WorkerState::kLoading:
+    case WorkerState::kBackoff: {
+      bool is_failing = keeper_.lives_without_progress() >= kFailedLives;
+      std::string cause = keeper_.cause();
+      if (is_failing && !keeper_.last_end().empty()) cause += "; last end: " + keeper_.last_end();
+      return {is_failing ? State::kDead : State::kWarming, cause, keeper_.remedy()};
+    }
+    case WorkerState::kReady: break;
+    case WorkerState::kStopped: return {State::kDraining, "shutting down", ""};
+  }
+  int64_t limit = std::min(kMaxStallUs, config_.workers_watchdog_ms * 1000 / 2);
+  if (int64_t silence = keeper_.silence_us(); silence > limit)
+    return {State::kDead, "the worker has made no progress for " + std::to_string(silence / 1000) + " ms",
+            "it is restarted after workers.watchdog_ms"};
+  return {State::kReady, "", ""};
+}
+
+StatusView Supervisor::view() const {
+  StatusView v;
+  v.readiness = compute_readiness();
+  v.model_name = served_model_name(config_, keeper_.model_path());
+  v.model_path = keeper_.model_path();
+  v.model = keeper_.model();
+  v.worker_state = worker_state_name(keeper_.state());
+  v.worker_last_end = keeper_.last_end();
+  v.worker_pid = keeper_.pid();
+  v.worker_restarts = keeper_.n_restarts();
+  v.worker_generation = keeper_.generation();
+  v.heartbeat = keeper_.heartbeat();
+  for (int i = 0; i < 3; ++i) v.waiting[i] = dispatcher_.n_waiting(static_cast<ipc::Priority>(i));
+  v.running = dispatcher_.n_running();
+  v.started_us = started_us_;
+  return v;
+}
+
+void Supervisor::publish(int64_t now) {
+  StatusView v = view();
+  v.published_us = now;
+  bool is_new_worker = keeper_.state() != published_state_;
+  int64_t created = view_.model_created_s;  // only this thread writes view_
+  v.model_created_s = is_new_worker || created == 0 ? model_mtime_s(v.model_path) : created;
+  accounting_.collect_log_counters();
+  published_state_ = keeper_.state();
+  next_publish_us_ = now + kPublishUs;
+  std::lock_guard lock(mutex_);
+  view_ = std::move(v);
+}
+
+Readiness Supervisor::readiness() {
+  std::lock_guard lock(mutex_);
+  bool is_draining = view_.readiness.state == Readiness::State::kDraining;
+  if (!is_draining && monotonic_us() - view_.published_us > kLoopDeadUs)
+    return {Readiness::State::kDead, "the supervisor's loop stands still", "restart tandem.service"};
+  return view_.readiness;
+}
+
+std::optional<ipc::ModelInfo> Supervisor::model() {
+  std::lock_guard lock(mutex_);
+  return view_.model;
+}
+
+std::string Supervisor::model_name() {
+  std::lock_guard lock(mutex_);
+  return view_.model_name;
+}
+
+int64_t Supervisor::model_created() {
+  std::lock_guard lock(mutex_);
+  return view_.model_created_s;
+}
+
+std::string Supervisor::metrics_text() { return metrics_.text(); }
+
+std::string Supervisor::status_json() {
+  auto answer = std::make_shared<std::promise<StatusView>>();
+  auto future = answer->get_future();
+  bool is_posted = inbox_->post([this, answer] {
+    StatusView v = view();
+    v.model_created_s = view_.model_created_s;  // only this thread writes view_
+    v.requests = dispatcher_.live_requests();
+    v.has_requests = true;
+    answer->set_value(std::move(v));
+  });
+  StatusView shown;
+  if (is_posted && future.wait_for(kStatusWait) == std::future_status::ready) {
+    shown = future.get();
+  } else {
+    std::lock_guard lock(mutex_);
+    shown = view_;
+  }
+  shown.readiness = readiness();
+  return tandem::status_json(shown, log_->counters(), log_->status(), monotonic_us());
+}
+
+api::ApiResult<std::vector<ipc::RequestRecord>> Supervisor::query_log(const ipc::RecordQuery& query) {
+  auto rows = log_->query(query);
+  if (!rows.ok()) return api_error("log_unavailable", rows.status().message());
+  return std::move(*rows);
+}
+
+void Supervisor::record_rejected(ipc::RequestRecord record) { accounting_.account_refused(std::move(record)); }
+
+// --- requests and calls -----------------------------------------------------------------------------
+
+api::ApiResult<std::unique_ptr<api::ResponseStream>> Supervisor::submit(api::GenerateRequest request) {
+  struct Verdict {
+    std::optional<ApiError> error;
+    uint64_t id = 0;
+  };
+  auto buffer = std::make_shared<ResponseBuffer>(request.is_stream);
+  auto verdict = std::make_shared<std::promise<Verdict>>();
+  auto future = verdict->get_future();
+  auto shared = std::make_shared<api::GenerateRequest>(std::move(request));
+  bool is_posted = inbox_->post([this, buffer, verdict, shared] {
+    Verdict v;
+    v.error = dispatcher_.accept(std::move(*shared), buffer, served_model_name(config_, keeper_.model_path()), &v.id);
+    verdict->set_value(std::move(v));
+  });
+  if (!is_posted) return stopped_error();
+  Verdict v = future.get();
+  if (v.error) return std::move(*v.error);
+  auto cancel = [this, inbox = inbox_, id = v.id] { inbox->post([this, id] { dispatcher_.cancel(id); }); };
+  return std::unique_ptr<api::ResponseStream>(new BufferedStream(std::move(buffer), std::move(cancel)));
+}
+
+WorkerCall::Answer Supervisor::call_worker(std::shared_ptr<WorkerCall> call, const api::CallLimits& limits) {
+  if (!inbox_->post([this, call] { dispatcher_.add_call(call); })) return stopped_error();
+  while (true) {
+    if (auto answer = call->wait(kLookAround)) return std::move(*answer);
+    bool is_late = limits.deadline_us > 0 && monotonic_us() > limits.deadline_us;
+    bool is_gone = limits.is_client_gone && limits.is_client_gone();
+    if (!is_late && !is_gone) continue;
+    inbox_->post([this, call] { dispatcher_.drop_call(call.get()); });
+    if (is_gone) return api_error("client_gone", "the client closed the connection");
+    Readiness now = readiness();
+    if (now.state == Readiness::State::kReady || now.state == Readiness::State::kDegraded)
+      return api_error("deadline_exceeded", "the deadline came before the prompt was tokenized");
+    return api_error("no_worker", "no worker was ready before the deadline: " + now.cause, "", 5);
+  }
+}
+
+api::ApiResult<api::PrepareOutcome> Supervisor::prepare(ipc::Prepare request, const api::CallLimits& limits) {
+  auto call = std::make_shared<WorkerCall>();
+  bool is_chat = request.kind == ipc::Prepare::Kind::kChat;
+  call->question = std::move(request);
+  WorkerCall::Answer answer = call_worker(call, limits);
+  if (auto* error = std::get_if<ApiError>(&answer)) return std::move(*error);
+  auto* reply = std::get_if<ipc::PrepareReply>(&answer);
+  if (reply == nullptr) return api_error("internal_error", "a worker answered another question");
+  if (!reply->ok) {
+    bool is_known = reply->error_code == "template_error" || reply->error_code == "no_chat_template";
+    return api_error(is_known ? reply->error_code : "invalid_prompt", reply->error, is_chat ? "messages" : "prompt");
+  }
+  return api::PrepareOutcome{std::move(reply->ids), std::move(reply->prompt_text)};
+}
+
+api::ApiResult<std::string> Supervisor::detokenize(std::vector<int32_t> ids, const api::CallLimits& limits) {
+  auto call = std::make_shared<WorkerCall>();
+  call->question = ipc::Detokenize{0, std::move(ids)};
+  WorkerCall::Answer answer = call_worker(call, limits);
+  if (auto* error = std::get_if<ApiError>(&answer)) return std::move(*error);
+  auto* reply = std::get_if<ipc::DetokenizeReply>(&answer);
+  if (reply == nullptr) return api_error("internal_error", "a worker answered another question");
+  if (!reply->ok) return api_error("invalid_prompt", reply->error, "tokens");
+  return std::move(reply->text);
+}
+
+}  // namespace tandem

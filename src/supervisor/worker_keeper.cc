@@ -1,0 +1,274 @@
+#include "supervisor/worker_keeper.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "ipc/codec.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kSecondUs = 1'000'000;
+constexpr int64_t kFileCheckUs = kSecondUs;       // how often a missing or refused model is looked at
+constexpr int64_t kIdleLifeUs = 10 * kSecondUs;   // ready for so long without work counts as progress
+constexpr int64_t kStopGraceUs = 2 * kSecondUs;
+constexpr int64_t kWatchUs = 250'000;             // heartbeats come as often
+
+}  // namespace
+
+const char* worker_state_name(WorkerState state) {
+  constexpr const char* kNames[] = {"no_model", "loading", "ready", "backoff", "refused", "stopped"};
+  return kNames[static_cast<int>(state)];
+}
+
+WorkerKeeper::WorkerKeeper(Config config, Metrics* metrics, const Clock* clock, Hooks hooks)
+    : config_(std::move(config)), metrics_(metrics), clock_(clock), hooks_(std::move(hooks)), counters_(metrics) {
+  if (auto path = find_model(config_); path.ok()) path_ = *path;
+}
+
+void WorkerKeeper::add_pollfds(std::vector<pollfd>* fds) const {
+  if (!process_) return;
+  fds->push_back({process_->pidfd(), POLLIN, 0});
+  short events = POLLIN;
+  if (process_->channel().wants_write()) events |= POLLOUT;
+  // A closed channel stays readable for ever: only the process's end is awaited then.
+  if (!forced_end_ && channel_closed_us_ == 0) fds->push_back({process_->channel().fd(), events, 0});
+}
+
+void WorkerKeeper::turn() {
+  int64_t now = clock_->now_us();
+  if (process_) {
+    bool has_ended = process_->reap().has_value();
+    if (!has_ended && process_->channel().wants_write()) (void)process_->channel().flush().ok();
+    read_messages();  // after its death too: what it wrote before counts
+    if (has_ended) {
+      handle_end(*process_->reap());
+    } else {
+      watch(now);
+    }
+  }
+  if (process_ || state_ == WorkerState::kStopped || now < start_at_us_) return;
+  if (state_ == WorkerState::kRefused) {
+    start_at_us_ = now + kFileCheckUs;
+    if (model_stamp(path_) == refused_stamp_) return;
+    log_info("model file changed", {{"path", path_}});
+    policy_.reset();
+  }
+  try_start();
+}
+
+int64_t WorkerKeeper::next_wakeup_us() const {
+  if (process_) return clock_->now_us() + kWatchUs;
+  return state_ == WorkerState::kStopped ? INT64_MAX : start_at_us_;
+}
+
+void WorkerKeeper::fail_start(WorkerState state, const Status& status, const std::string& remedy) {
+  if (state_ != state || cause_ != status.message())
+    log_error("worker cannot start", {{"reason", status.message()}});
+  state_ = state;
+  cause_ = status.message();
+  remedy_ = remedy;
+  start_at_us_ = clock_->now_us() + kFileCheckUs;
+}
+
+void WorkerKeeper::try_start() {
+  auto path = find_model(config_);
+  if (!path.ok()) {
+    fail_start(WorkerState::kNoModel, path.status(), "copy a GGUF file there; it is picked up within a second");
+    return;
+  }
+  path_ = *path;
+  if (Status status = start_process(); !status.ok())
+    fail_start(WorkerState::kNoModel, status, "the attempt is repeated each second");
+}
+
+Status WorkerKeeper::start_process() {
+  refused_stamp_ = model_stamp(path_);  // before opening: a change from here on is seen
+  CHECK_ASSIGN(OpenModel model, open_model(path_));
+  CHECK_ASSIGN(std::string program, find_worker_program(config_));
+  CHECK_ASSIGN(process_, WorkerProcess::spawn(program, model));
+  ++generation_;
+  state_ = WorkerState::kLoading;
+  cause_ = "worker is starting";
+  remedy_.clear();
+  fatal_.reset();
+  forced_end_.reset();
+  heartbeat_ = {};
+  made_progress_ = false;
+  channel_closed_us_ = 0;
+  last_sign_us_ = last_progress_us_ = last_turn_us_ = clock_->now_us();
+  log_info("worker started", {{"pid", process_->pid()}, {"generation", generation_}, {"model", path_}});
+  ipc::Configure configure;
+  configure.config_toml = config_to_toml(config_);
+  configure.model_names = model.paths;
+  configure.generation = generation_;
+  if (Status sent = process_->send(configure); !sent.ok()) log_warn("worker gone at start", {});
+  return ok_status();
+}
+
+void WorkerKeeper::read_messages() {
+  if (forced_end_) return;  // given up: its requests are re-dispatched from what was seen so far
+  std::vector<std::string> frames;
+  Status status;
+  bool is_dead = process_->reap().has_value();
+  do {
+    frames.clear();
+    status = process_->channel().receive(&frames);
+    for (const std::string& frame : frames) {
+      auto message = ipc::decode_from_worker({reinterpret_cast<const uint8_t*>(frame.data()), frame.size()});
+      if (!message.ok()) return protocol_fault(message.status().message());
+      last_sign_us_ = clock_->now_us();
+      handle(std::move(*message));
+      if (forced_end_) return;
+    }
+  } while (is_dead && status.ok() && !frames.empty());
+  if (status.code() == StatusCode::kDataLoss) return protocol_fault(status.message());
+  // Closed: its end is near, or it lost its mind; watch() waits a moment before it decides.
+  if (!status.ok() && channel_closed_us_ == 0) channel_closed_us_ = clock_->now_us();
+}
+
+void WorkerKeeper::handle(ipc::FromWorker message) {
+  if (auto* hello = std::get_if<ipc::Hello>(&message)) {
+    if (hello->protocol != ipc::kProtocolVersion)
+      protocol_fault("protocol version " + std::to_string(hello->protocol) + ", needed " +
+                     std::to_string(ipc::kProtocolVersion) + ": tandemd and tandem-worker are of two builds");
+  } else if (auto* progress = std::get_if<ipc::Progress>(&message)) {
+    cause_ = progress->phase + " " + std::to_string(static_cast<int>(progress->fraction * 100)) + " %";
+  } else if (auto* fatal = std::get_if<ipc::Fatal>(&message)) {
+    fatal_ = std::move(*fatal);
+  } else if (auto* ready = std::get_if<ipc::Ready>(&message)) {
+    handle_ready(std::move(*ready));
+  } else if (auto* beat = std::get_if<ipc::Heartbeat>(&message)) {
+    handle_heartbeat(*beat);
+  } else if (state_ == WorkerState::kReady) {
+    hooks_.on_message(std::move(message));
+  }
+}
+
+void WorkerKeeper::handle_ready(ipc::Ready ready) {
+  model_ = std::move(ready.model);
+  state_ = WorkerState::kReady;
+  cause_.clear();
+  ready_us_ = last_progress_us_ = last_turn_us_ = clock_->now_us();
+  metrics_->set(Metric::kWorkerUp, 1, {"both", "cpu"});
+  log_info("worker ready", {{"pid", process_->pid()},
+                            {"generation", generation_},
+                            {"architecture", model_->architecture},
+                            {"isa", model_->isa},
+                            {"context_tokens", model_->context_tokens},
+                            {"pool_tokens", model_->pool_tokens}});
+  hooks_.on_ready();
+}
+
+void WorkerKeeper::handle_heartbeat(const ipc::Heartbeat& beat) {
+  if (beat.steps > heartbeat_.steps) note_progress();
+  if (beat.engine_turns != heartbeat_.engine_turns) last_turn_us_ = clock_->now_us();
+  heartbeat_ = beat;
+  counters_.on_heartbeat(beat);
+}
+
+void WorkerKeeper::note_dispatch() {
+  if (!hooks_.has_work()) last_progress_us_ = clock_->now_us();
+}
+
+void WorkerKeeper::note_progress() {
+  last_progress_us_ = clock_->now_us();
+  made_progress_ = true;
+}
+
+int64_t WorkerKeeper::silence_us() const {
+  if (state_ != WorkerState::kReady) return 0;
+  int64_t since = std::min(last_sign_us_, std::max(last_turn_us_, last_progress_us_));
+  if (hooks_.has_work()) since = std::min(since, last_progress_us_);
+  return clock_->now_us() - since;
+}
+
+// Loading: any message is a sign of life. Ready: heartbeats must come, the engine's loop must turn, and with
+// work there must be progress.
+void WorkerKeeper::watch(int64_t now) {
+  if (state_ == WorkerState::kStopped) {
+    if (now - stop_us_ > kStopGraceUs) process_->kill_now();
+    return;
+  }
+  if (forced_end_) return;
+  if (channel_closed_us_ != 0 && now - channel_closed_us_ > kStopGraceUs)
+    return kill_as("internal", "closed its channel and went on");
+  int64_t limit = config_.workers_watchdog_ms * 1000;
+  if (state_ == WorkerState::kLoading && now - last_sign_us_ > limit)
+    return kill_as("watchdog", "no sign of life while loading for " + std::to_string(limit / 1000) + " ms");
+  if (state_ == WorkerState::kReady && silence_us() > limit)
+    return kill_as("watchdog", "no progress for " + std::to_string(limit / 1000) + " ms");
+}
+
+void WorkerKeeper::kill_as(const char* cause, const std::string& detail) {
+  log_error("worker killed", {{"pid", process_->pid()}, {"cause", cause}, {"detail", detail}});
+  forced_end_ = WorkerEnd{cause, detail, true};
+  process_->kill_now();
+}
+
+void WorkerKeeper::protocol_fault(const std::string& what) {
+  if (process_ && !forced_end_) kill_as("internal", "wrong message: " + what);
+}
+
+void WorkerKeeper::handle_end(WorkerEnd end) {
+  if (forced_end_) end = *forced_end_;
+  int64_t now = clock_->now_us();
+  bool was_ready = state_ == WorkerState::kReady;
+  if (was_ready && now - ready_us_ > kIdleLifeUs && !end.is_own_fault) made_progress_ = true;
+  process_.reset();
+  counters_.on_worker_end();
+  heartbeat_ = {};
+  metrics_->set(Metric::kWorkerUp, 0, {"both", "cpu"});
+  if (state_ == WorkerState::kStopped) return;
+  std::string reason = fatal_ ? fatal_->message : end.detail;
+  last_end_ = end.cause + ": " + reason;
+  ++n_restarts_;
+  metrics_->add(Metric::kWorkerRestarts, 1, {"both", end.cause});
+  if (end.cause == "config") {
+    state_ = WorkerState::kRefused;
+    cause_ = reason;
+    remedy_ = "replace the model file or change the configuration; the file is looked at each second";
+    start_at_us_ = now + kFileCheckUs;
+    log_error("model refused", {{"path", path_}, {"reason", reason}});
+  } else {
+    int64_t delay = policy_.on_end(made_progress_);
+    state_ = WorkerState::kBackoff;
+    cause_ = "worker ended (" + last_end_ + "), restarting";
+    remedy_.clear();
+    start_at_us_ = now + delay;
+    log_warn("worker ended", {{"generation", generation_}, {"cause", end.cause}, {"detail", reason},
+                              {"restart_in_ms", delay / 1000}});
+  }
+  hooks_.on_end(end);
+}
+
+bool WorkerKeeper::send(const ipc::ToWorker& message) {
+  if (state_ != WorkerState::kReady || !process_ || forced_end_ || channel_closed_us_ != 0) return false;
+  return process_->send(message).ok();
+}
+
+void WorkerKeeper::reload(const Config& config) {
+  if (process_ && state_ != WorkerState::kStopped) {
+    config_.workers_watchdog_ms = config.workers_watchdog_ms;
+    return;
+  }
+  config_ = config;
+  if (state_ == WorkerState::kStopped) return;
+  policy_.reset();
+  refused_stamp_.clear();
+  start_at_us_ = 0;
+}
+
+void WorkerKeeper::set_log_level(const std::string& level) {
+  config_.log_level = level;
+  if (process_) (void)process_->send(ipc::SetLogLevel{level}).ok();
+}
+
+void WorkerKeeper::stop() {
+  if (process_) (void)process_->send(ipc::Shutdown{}).ok();
+  state_ = WorkerState::kStopped;
+  cause_ = "shutting down";
+  stop_us_ = clock_->now_us();
+}
+
+}  // namespace tandem

@@ -1,0 +1,100 @@
+// Keeps one worker running: finds and opens the model, starts, watches, kills, restarts. What the worker does
+// is the dispatcher's business, which hears of it through the hooks. Confined to the supervisor's loop thread.
+//
+// States: kNoModel (file missing or unreadable: tried each second) -> kLoading -> kReady -> (ended) ->
+// kBackoff -> kLoading; exit code 78 -> kRefused, until the model's files or the configuration change.
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "ipc/messages.h"
+#include "metrics/metrics.h"
+#include "metrics/worker_counters.h"
+#include "supervisor/restart_policy.h"
+#include "supervisor/worker_process.h"
+
+namespace tandem {
+
+enum class WorkerState { kNoModel, kLoading, kReady, kBackoff, kRefused, kStopped };
+const char* worker_state_name(WorkerState state);
+
+class WorkerKeeper {
+ public:
+  struct Hooks {
+    std::function<void()> on_ready;                   // model() is new
+    std::function<void(ipc::FromWorker)> on_message;  // replies, tokens, prompt progress
+    std::function<void(const WorkerEnd&)> on_end;     // after the last message of that worker
+    std::function<bool()> has_work;                   // the worker holds requests or calls
+  };
+  WorkerKeeper(Config config, Metrics* metrics, const Clock* clock, Hooks hooks);
+
+  void add_pollfds(std::vector<pollfd>* fds) const;
+  void turn();                       // reads messages, reaps, starts what is due, watches
+  int64_t next_wakeup_us() const;    // monotonic
+  bool send(const ipc::ToWorker& message);  // false: no ready worker, or it is just dying
+  void note_dispatch();              // work goes to an idle worker: its patience starts now
+  void note_progress();              // the worker moved a request ahead
+  void protocol_fault(const std::string& what);  // nonsense from the worker: ended, by its own fault
+  // New configuration. Worker settings are taken over where no worker runs on the old ones, and a refused
+  // model is tried again.
+  void reload(const Config& config);
+  void set_log_level(const std::string& level);
+  void stop();                       // asks the worker to go; kills it when it hasn't after 2 s
+  bool is_stopped() const { return state_ == WorkerState::kStopped && !process_; }
+
+  WorkerState state() const { return state_; }
+  const std::string& cause() const { return cause_; }     // why not ready, one sentence
+  const std::string& remedy() const { return remedy_; }
+  const std::string& model_path() const { return path_; }
+  const std::optional<ipc::ModelInfo>& model() const { return model_; }  // of the newest ready worker
+  const ipc::Heartbeat& heartbeat() const { return heartbeat_; }
+  uint64_t generation() const { return generation_; }
+  int64_t n_restarts() const { return n_restarts_; }
+  const std::string& last_end() const { return last_end_; }
+  int64_t pid() const { return process_ ? process_->pid() : 0; }
+  int64_t silence_us() const;        // since the ready worker's last heartbeat or, with work, progress
+  int lives_without_progress() const { return policy_.lives_without_progress(); }
+
+ private:
+  void try_start();
+  Status start_process();
+  void read_messages();
+  void handle(ipc::FromWorker message);
+  void handle_ready(ipc::Ready ready);
+  void handle_heartbeat(const ipc::Heartbeat& beat);
+  void handle_end(WorkerEnd end);
+  void watch(int64_t now_us);
+  void kill_as(const char* cause, const std::string& detail);
+  void fail_start(WorkerState state, const Status& status, const std::string& remedy);
+
+  Config config_;
+  Metrics* metrics_;
+  const Clock* clock_;
+  Hooks hooks_;
+  RestartPolicy policy_;
+  WorkerCounters counters_;
+  std::unique_ptr<WorkerProcess> process_;
+  WorkerState state_ = WorkerState::kNoModel;
+  std::string cause_ = "starting", remedy_, path_, refused_stamp_, last_end_;
+  std::optional<ipc::ModelInfo> model_;
+  std::optional<ipc::Fatal> fatal_;
+  std::optional<WorkerEnd> forced_end_;   // why we killed it, told instead of SIGKILL
+  ipc::Heartbeat heartbeat_;
+  uint64_t generation_ = 0;
+  int64_t n_restarts_ = 0;
+  bool made_progress_ = false;
+  int64_t start_at_us_ = 0;               // kBackoff, kNoModel, kRefused: when to look again
+  int64_t ready_us_ = 0, last_sign_us_ = 0, last_progress_us_ = 0, last_turn_us_ = 0;
+  int64_t channel_closed_us_ = 0, stop_us_ = 0;
+};
+
+}  // namespace tandem

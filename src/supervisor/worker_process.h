@@ -1,0 +1,57 @@
+// One running worker: its process (by pidfd) and its channel. Knows nothing of requests or restarts.
+// Confined to the supervisor's loop thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "ipc/channel.h"
+#include "ipc/codec.h"
+#include "ipc/messages.h"
+#include "supervisor/model_files.h"
+
+namespace tandem {
+
+// How a worker ended. `cause` is a label of llm_worker_restarts_total.
+struct WorkerEnd {
+  std::string cause;          // crash killed watchdog internal device config exit
+  std::string detail;         // "signal 11 (SIGSEGV)", "exit code 70", …
+  bool is_own_fault = false;  // counts against the requests it held (design.md 2)
+};
+WorkerEnd classify_end(int wait_status);
+
+class WorkerProcess {
+ public:
+  // Starts the program with the channel as descriptor 3 and the model's parts from 4 on; nothing else is
+  // inherited. Its stdout goes to our stderr.
+  static Result<std::unique_ptr<WorkerProcess>> spawn(const std::string& program, const OpenModel& model);
+  ~WorkerProcess();  // SIGKILL if it still runs, then reaps
+
+  pid_t pid() const { return pid_; }
+  int pidfd() const { return pidfd_.get(); }
+  ipc::Channel& channel() { return channel_; }
+  Status send(const ipc::ToWorker& message) { return channel_.send(ipc::encode(message)); }
+  void kill_now();                        // SIGKILL; its end is reported by reap()
+  std::optional<WorkerEnd> reap();        // set once the process has ended
+
+ private:
+  WorkerProcess(pid_t pid, UniqueFd pidfd, UniqueFd channel)
+      : pid_(pid), pidfd_(std::move(pidfd)), channel_(std::move(channel)) {}
+  pid_t pid_;
+  UniqueFd pidfd_;
+  ipc::Channel channel_;
+  std::optional<WorkerEnd> end_;
+};
+
+// The worker program: workers.libexec_dir, beside this program, the build tree's ../worker,
+// /usr/libexec/tandem. The message of a failure lists where it was looked for.
+Result<std::string> find_worker_program(const Config& config);
+
+}  // namespace tandem
