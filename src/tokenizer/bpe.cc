@@ -93,8 +93,8 @@ class BpeTokenizer final : public Tokenizer {
   }
   bool is_special(int32_t id) const { return type(id) == kTokenControl || type(id) == kTokenUnknown; }
   Status add_merge(const TokenIndex& index, size_t i);
-  Status encode_word(std::string_view word, std::vector<MergeSymbol>* symbols, std::vector<int32_t>* ids) const;
-  Status append_symbol(int32_t id, uint8_t byte, std::vector<int32_t>* ids) const;
+  void encode_word(std::string_view word, std::vector<MergeSymbol>* symbols, std::vector<int32_t>* ids) const;
+  void append_symbol(int32_t id, std::vector<int32_t>* ids) const;
 
   std::unique_ptr<PreTokenizer> pre_;
   MergeTable merges_;
@@ -147,21 +147,19 @@ Status BpeTokenizer::add_merge(const TokenIndex& index, size_t i) {
   return {};
 }
 
-Status BpeTokenizer::append_symbol(int32_t id, uint8_t byte, std::vector<int32_t>* ids) const {
-  if (id < 0 && vocabulary_.unknown >= 0 && type(vocabulary_.unknown) == kTokenUnknown) id = vocabulary_.unknown;
-  if (id < 0) {
-    return invalid_argument(
-        fmt::format("the text holds the byte 0x{:02X}, which the model's vocabulary cannot spell", byte));
-  }
-  ids->push_back(id);
-  return {};
+// A byte that the vocabulary cannot spell (SmolLM2 lacks six control characters) is the unknown token, or left
+// out where there is none: what the reference and the families' own tokenizers do.
+void BpeTokenizer::append_symbol(int32_t id, std::vector<int32_t>* ids) const {
+  const int32_t unknown = vocabulary_.unknown;
+  if (id < 0 && unknown >= 0 && type(unknown) == kTokenUnknown) id = unknown;
+  if (id >= 0) ids->push_back(id);
 }
 
-Status BpeTokenizer::encode_word(std::string_view word, std::vector<MergeSymbol>* symbols,
-                                 std::vector<int32_t>* ids) const {
+void BpeTokenizer::encode_word(std::string_view word, std::vector<MergeSymbol>* symbols,
+                               std::vector<int32_t>* ids) const {
   if (pre_->ignores_merges()) {
     const auto found = whole_words_.find(std::string(word));
-    if (found != whole_words_.end()) return ids->push_back(found->second), Status();
+    if (found != whole_words_.end()) return ids->push_back(found->second);
   }
   const auto n = static_cast<int32_t>(word.size());
   symbols->resize(word.size());
@@ -173,9 +171,8 @@ Status BpeTokenizer::encode_word(std::string_view word, std::vector<MergeSymbol>
     return l.id >= 0 && r.id >= 0 && merges_.find(l.id, r.id, rank, merged);
   });
   for (const MergeSymbol& s : *symbols) {
-    if (s.length > 0) CHECK_OK(append_symbol(s.id, static_cast<uint8_t>(word[s.begin]), ids));
+    if (s.length > 0) append_symbol(s.id, ids);
   }
-  return {};
 }
 
 Status BpeTokenizer::encode_fragments(std::string_view text, std::span<const TextFragment> fragments,
@@ -194,7 +191,7 @@ Status BpeTokenizer::encode_fragments(std::string_view text, std::span<const Tex
       const std::string_view word = piece.substr(range.begin, range.end - range.begin);
       if (cache.append(word, ids)) continue;
       const size_t first_id = ids->size();
-      CHECK_OK(encode_word(word, &symbols, ids));
+      encode_word(word, &symbols, ids);
       cache.remember(word, first_id, *ids);
     }
   }

@@ -5,7 +5,10 @@
 // rank: entries of a rank come up left to right and are nearly always pushed that way too.
 #pragma once
 
+#include <stddef.h>
+
 #include <cstdint>
+#include <functional>
 #include <queue>
 #include <unordered_map>
 #include <vector>

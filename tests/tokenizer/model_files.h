@@ -11,6 +11,7 @@
 #include <string>
 
 #include "gguf/gguf_reader.h"
+#include "small_vocabulary.h"
 #include "tokenizer/tokenizer.h"
 #include "worker/vocabulary_gguf.h"
 
@@ -44,15 +45,6 @@ inline nlohmann::json load_golden(const std::string& name) {
   INFO(path);
   REQUIRE(in.good());
   return nlohmann::json::parse(in);
-}
-
-inline std::vector<int32_t> encode(const Tokenizer& tokenizer, const std::string& text, bool parse_special = false,
-                                   bool add_special = false) {
-  std::vector<int32_t> ids;
-  const Status status = tokenizer.encode(text, {add_special, parse_special}, &ids);
-  INFO(status.message());
-  REQUIRE(status.ok());
-  return ids;
 }
 
 }  // namespace tandem
