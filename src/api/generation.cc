@@ -1,5 +1,7 @@
 #include "api/generation.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 
 #include "api/json_fields.h"
@@ -27,6 +29,13 @@ ApiResult<ipc::Priority> choose_priority(const InferenceRequest& request, const 
                          " at most, got " + priority_name(*asked),
                      "priority");
   return *asked;
+}
+
+uint64_t random_seed() {
+  uint64_t seed = 0;
+  while (getrandom(&seed, sizeof seed, 0) != sizeof seed) {
+  }
+  return seed;
 }
 
 std::optional<ApiError> check_logit_bias(const ipc::Sampling& sampling, std::optional<ipc::ModelInfo> model) {
@@ -72,6 +81,7 @@ ApiResult<std::unique_ptr<Generation>> Generation::start(const ApiContext& api, 
   if (!priority.ok()) return priority.error();
   std::unique_ptr<Generation> generation(new Generation(api, http, std::move(request)));
   generation->priority_ = priority.value();
+  if (!generation->request_.has_seed) generation->request_.sampling.seed = random_seed();
   if (auto error = generation->submit_all(endpoint)) return *error;
   return generation;
 }
@@ -99,7 +109,6 @@ ApiResult<GenerateRequest> Generation::prepare(size_t index, const std::string& 
   g.client = http_.client;
   g.prompt = std::move(prepared.value().ids);
   g.sampling = request_.sampling;
-  g.draw_seed = !request_.has_seed;
   g.stop = request_.stop;
   g.n_choices = request_.n_choices;
   g.max_tokens = request_.max_tokens;

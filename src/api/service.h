@@ -31,7 +31,7 @@ struct GenerateRequest {
   int64_t deadline_us = 0;           // monotonic
   bool is_stream = false;
   std::string log_prompt_text;       // only with log.text
-};
+};  // sampling.seed is always set: the API draws one for a request that names none
 
 struct StreamTiming {
   double queue_ms = 0, prefill_ms = 0, decode_ms = 0, ttft_ms = 0, total_ms = 0;
