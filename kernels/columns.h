@@ -27,6 +27,8 @@ size_t kv_layer_bytes(const KvLayout& layout);
 void kv_append(const KvLayout& layout, uint8_t* page, int slot, const float* k, const float* v);
 void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end, uint8_t* scratch);
 size_t attention_scratch_bytes(const AttentionParams& p, int n_tokens);
+int64_t peak_int8(int64_t iterations, int32_t* sink);
+uint64_t peak_read(const uint8_t* data, size_t bytes);
 }  // namespace ref
 
 namespace avx512vnni {
@@ -44,6 +46,8 @@ double log_sum_exp(const float* x, int64_t n);
 void kv_append(const KvLayout& layout, uint8_t* page, int slot, const float* k, const float* v);
 void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end, uint8_t* scratch);
 size_t attention_scratch_bytes(const AttentionParams& p, int n_tokens);
+int64_t peak_int8(int64_t iterations, int32_t* sink);
+uint64_t peak_read(const uint8_t* data, size_t bytes);
 }  // namespace avx512vnni
 
 }  // namespace tandem

@@ -26,6 +26,8 @@ constexpr KernelTable kRef = {
     .kv_append = ref::kv_append,
     .attention = ref::attention,
     .attention_scratch_bytes = ref::attention_scratch_bytes,
+    .peak_int8 = ref::peak_int8,
+    .peak_read = ref::peak_read,
 };
 
 #if defined(__x86_64__)
@@ -48,6 +50,8 @@ constexpr KernelTable kAvx512Vnni = {
     .kv_append = avx512vnni::kv_append,
     .attention = avx512vnni::attention,
     .attention_scratch_bytes = avx512vnni::attention_scratch_bytes,
+    .peak_int8 = avx512vnni::peak_int8,
+    .peak_read = avx512vnni::peak_read,
 };
 #endif
 

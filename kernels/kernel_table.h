@@ -106,6 +106,13 @@ struct KernelTable {
   void (*attention)(const AttentionParams& p, int kv_head, int token_begin, int token_end,
                     uint8_t* scratch);
   size_t (*attention_scratch_bytes)(const AttentionParams& p, int n_tokens);
+
+  // --- what this machine can do (bench, doctor); the caller runs one per thread and takes the time ----
+  // `iterations` rounds of independent int8 dot products in registers. Returns the operations done
+  // (a multiply-add counts two) and stores a value that depends on all of them.
+  int64_t (*peak_int8)(int64_t iterations, int32_t* sink);
+  // Reads `bytes` (a multiple of 64, 64-byte aligned) once; returns a value that depends on all of them.
+  uint64_t (*peak_read)(const uint8_t* data, size_t bytes);
 };
 
 // All columns compiled into this program, worst first; `needs` names CPU features as cpu/cpu_info

@@ -1,0 +1,107 @@
+// Matmul of every weight type: decode (M = 1, weights from memory) as GB/s and share of the measured read
+// bandwidth, prefill (M = 512) as GOPS and share of the measured int8 peak. The result is checked first.
+//   matmul_bench [column [threads [type]]]
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "tests/bench/bench_setup.h"
+#include "tests/kernels/random_matrix.h"
+#include "tests/kernels/tested_column.h"
+
+using namespace tandem;
+
+namespace {
+
+struct Problem {
+  RandomMatrix source;
+  std::unique_ptr<AlignedBytes> packed, act;
+  PackedMatrix w;
+  int64_t M;
+  std::vector<float> y;
+};
+
+int64_t tiles_of(const Problem& p) { return (p.w.n_rows + kTileRows - 1) / kTileRows; }
+
+// N rows from `distinct` random ones, so that making them does not take the whole time.
+Problem make_problem(const KernelTable& t, const char* type, int64_t N, int64_t K, int64_t M) {
+  Problem p;
+  const int64_t distinct = std::min<int64_t>(N, 64);
+  p.source = random_matrix(type, distinct, K, 3);
+  const size_t tile_rows_bytes = t.packed_bytes(p.source.traits->type, distinct, K);
+  const size_t bytes = t.packed_bytes(p.source.traits->type, N, K);
+  p.packed = std::make_unique<AlignedBytes>(bytes);
+  t.pack_tiles(p.source.traits->type, p.source.rows.data(), distinct, K, 0, distinct / kTileRows,
+               p.packed->data());
+  for (size_t at = tile_rows_bytes; at < bytes; at += tile_rows_bytes) {
+    std::copy_n(p.packed->data(), std::min(tile_rows_bytes, bytes - at), p.packed->data() + at);
+  }
+  p.w = {p.source.traits->type, N, K, p.packed->data()};
+  p.M = M;
+  const std::vector<float> x = random_floats(static_cast<size_t>(M * K), 1.0f, 4);
+  p.act = std::make_unique<AlignedBytes>(t.act_row_bytes(K) * static_cast<size_t>(M));
+  for (int64_t m = 0; m < M; ++m) {
+    t.quantize_act(x.data() + m * K, K, p.act->data() + static_cast<size_t>(m) * t.act_row_bytes(K));
+  }
+  p.y.assign(static_cast<size_t>(M * N), 0.0f);
+  return p;
+}
+
+double run(const KernelTable& t, Problem* p, int n_threads, double seconds) {
+  const int64_t tiles = tiles_of(*p), N = p->w.n_rows;
+  return bench_seconds(n_threads, seconds, [&](int i) {
+    t.matmul(p->w, tiles * i / n_threads, tiles * (i + 1) / n_threads, p->act->data(), p->M, p->y.data(), N);
+  });
+}
+
+// The first 64 outputs of the first row against the reference; bounds as in matmul_test.cc.
+void check(const Problem& p, const KernelTable& t) {
+  const KernelTable& ref = kernel_table_ref();
+  AlignedBytes rows(ref.packed_bytes(p.w.type, p.source.n_rows, p.w.n_cols));
+  ref.pack_tiles(p.w.type, p.source.rows.data(), p.source.n_rows, p.w.n_cols, 0,
+                 p.source.n_rows / kTileRows, rows.data());
+  const PackedMatrix w = {p.w.type, p.source.n_rows, p.w.n_cols, rows.data()};
+  std::vector<float> want(static_cast<size_t>(p.source.n_rows));
+  ref.matmul(w, 0, p.source.n_rows / kTileRows, p.act->data(), 1, want.data(), p.source.n_rows);
+  for (int64_t n = 0; n < p.source.n_rows; ++n) {
+    double magnitude = 0;  // activations of sigma 1 stay below 6
+    for (int64_t k = 0; k < p.w.n_cols; ++k) magnitude += 6.0 * static_cast<double>(p.source.magnitudes[n * p.w.n_cols + k]);
+    const double error = std::abs(static_cast<double>(p.y[n]) - static_cast<double>(want[n]));
+    if (error <= (static_cast<double>(p.w.n_cols / 32) + 36) * kEps * magnitude) continue;
+    std::fprintf(stderr, "%s: %s output %ld is %g, reference %g\n", t.isa, p.source.traits->name,
+                 static_cast<long>(n), static_cast<double>(p.y[n]), static_cast<double>(want[n]));
+    std::exit(1);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const BenchSetup s = bench_setup(argc, argv);
+  const KernelTable& t = *s.table;
+  std::printf("%-7s %6s %6s | %9s %6s | %9s %6s %9s %6s\n", "type", "K", "N", "M=1 GB/s", "share",
+              "M=512 GOPS", "share", "M=16 GOPS", "share");
+  for (const char* type : kMatmulTypes) {
+    if (argc > 3 && std::strcmp(argv[3], type) != 0) continue;
+    const int64_t K = quant_traits_by_name(type)->block_size == 256 ? 2048 : 1536;
+    Problem decode = make_problem(t, type, 65536, K, 1);
+    const double decode_s = run(t, &decode, s.n_threads, 0.4);
+    check(decode, t);
+    const double bytes = static_cast<double>(t.packed_bytes(decode.w.type, decode.w.n_rows, K));
+    Problem prefill = make_problem(t, type, 1536, K, 512);
+    const double prefill_s = run(t, &prefill, s.n_threads, 0.4);
+    check(prefill, t);
+    Problem batch = make_problem(t, type, 1536, K, 16);
+    const double batch_s = run(t, &batch, s.n_threads, 0.2);
+    const double ops = 2.0 * 1536 * static_cast<double>(K);
+    std::printf("%-7s %6ld %6d | %9.1f %5.0f%% | %9.0f %5.0f%% %9.0f %5.0f%%\n", type, static_cast<long>(K),
+                65536, bytes / decode_s / 1e9, 100 * bytes / decode_s / s.read_bytes_per_s,
+                ops * 512 / prefill_s / 1e9, 100 * ops * 512 / prefill_s / s.int8_ops_per_s,
+                ops * 16 / batch_s / 1e9, 100 * ops * 16 / batch_s / s.int8_ops_per_s);
+    std::fflush(stdout);
+  }
+  return 0;
+}
