@@ -1,0 +1,208 @@
+#include <catch2/catch.hpp>
+#include <map>
+#include <random>
+#include <set>
+
+#include "admission/admission_queue.h"
+#include "admission/retry_after.h"
+
+using namespace tandem;
+using ipc::Priority;
+
+namespace {
+
+constexpr int64_t kMs = 1000;
+const auto kAny = [](uint64_t) { return true; };
+
+struct Fixture {
+  FakeClock clock;
+  AdmissionQueue queue;
+  explicit Fixture(size_t max_queue = 256, int64_t ageing_us = 5'000 * kMs) : queue({max_queue, ageing_us}, &clock) {
+    clock.set_us(1'000'000);
+  }
+  Offer offer(uint64_t id, Priority p = Priority::kNormal, const std::string& client = "", int64_t deadline = 0) {
+    return queue.offer({id, p, client, clock.now_us(), deadline});
+  }
+  uint64_t pop() {
+    auto id = queue.next(kAny);
+    if (!id) return 0;
+    queue.take(*id);
+    return *id;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("strict classes, oldest first inside one") {
+  Fixture f;
+  f.offer(1, Priority::kLow), f.offer(2, Priority::kNormal), f.offer(3, Priority::kHigh);
+  f.clock.advance_us(kMs);
+  f.offer(4, Priority::kHigh), f.offer(5, Priority::kNormal);
+  for (uint64_t want : {3, 4, 2, 5, 1, 0}) CHECK(f.pop() == want);
+}
+
+TEST_CASE("ageing lifts by one class per period") {
+  Fixture f;
+  f.offer(1, Priority::kLow);
+  f.clock.advance_us(5'000 * kMs - 1);
+  f.offer(2, Priority::kNormal);
+  CHECK(*f.queue.next(kAny) == 2);  // still low
+  f.clock.advance_us(1);
+  CHECK(*f.queue.next(kAny) == 1);  // normal by now, and older
+  f.clock.advance_us(4'000 * kMs);
+  f.offer(3, Priority::kHigh);
+  CHECK(*f.queue.next(kAny) == 3);
+  f.clock.advance_us(1'000 * kMs);
+  CHECK(*f.queue.next(kAny) == 1);  // high
+}
+
+TEST_CASE("keys take turns inside a class") {
+  Fixture f;
+  for (uint64_t i = 1; i <= 4; ++i) f.offer(i, Priority::kNormal, "bulk");
+  f.clock.advance_us(kMs);
+  f.offer(11, Priority::kNormal, "alice"), f.offer(12, Priority::kNormal, "alice");
+  f.clock.advance_us(kMs);
+  f.offer(21, Priority::kNormal, "bob");
+  for (uint64_t want : {1, 11, 21, 2, 12, 3, 4}) CHECK(f.pop() == want);
+  // A share used in one class doesn't count in another.
+  f.offer(5, Priority::kLow, "bulk"), f.offer(31, Priority::kLow, "alice");
+  CHECK(f.pop() == 5);
+}
+
+TEST_CASE("displacement takes the youngest of the lowest class below the arrival's") {
+  Fixture f(3);
+  f.offer(1, Priority::kLow);
+  f.clock.advance_us(kMs);
+  f.offer(2, Priority::kLow), f.offer(3, Priority::kNormal);
+  Offer low = f.offer(4, Priority::kLow);
+  CHECK(!low.is_accepted);
+  CHECK(!low.displaced);
+  Offer normal = f.offer(5, Priority::kNormal);
+  CHECK(normal.is_accepted);
+  CHECK(*normal.displaced == 2);
+  CHECK(*f.offer(6, Priority::kHigh).displaced == 1);
+  CHECK(*f.offer(7, Priority::kHigh).displaced == 5);
+  CHECK(*f.offer(8, Priority::kHigh).displaced == 3);
+  CHECK(!f.offer(9, Priority::kHigh).is_accepted);
+  CHECK(f.queue.size() == 3);
+}
+
+TEST_CASE("what comes back from a dead worker is neither refused nor displaced nor counted") {
+  Fixture f(1);
+  f.queue.requeue({1, Priority::kLow, "", 1, 0});
+  f.queue.requeue({2, Priority::kLow, "", 2, 0});
+  CHECK(f.offer(3, Priority::kLow).is_accepted);
+  CHECK(*f.offer(4, Priority::kHigh).displaced == 3);
+  CHECK(!f.offer(5, Priority::kHigh).is_accepted);
+  CHECK(f.queue.size() == 3);
+  CHECK(f.queue.waiting(Priority::kLow) == 2);
+}
+
+TEST_CASE("next leaves those it may not run in their place") {
+  Fixture f;
+  f.offer(1), f.offer(2), f.offer(3);
+  CHECK(*f.queue.next([](uint64_t id) { return id != 1; }) == 2);
+  CHECK(!f.queue.next([](uint64_t) { return false; }));
+  CHECK(*f.queue.next(kAny) == 1);
+}
+
+TEST_CASE("deadlines") {
+  Fixture f;
+  int64_t now = f.clock.now_us();
+  f.offer(1, Priority::kHigh, "", now + 10), f.offer(2, Priority::kLow, "", now + 5), f.offer(3);
+  CHECK(*f.queue.next_deadline_us() == now + 5);
+  CHECK(f.queue.take_expired().empty());
+  f.clock.advance_us(5);
+  CHECK(f.queue.take_expired() == std::vector<uint64_t>{2});
+  CHECK(f.queue.remove(1));
+  CHECK(!f.queue.remove(1));
+  CHECK(!f.queue.next_deadline_us());
+  CHECK(f.queue.size() == 1);
+}
+
+// Random arrivals, dispatches, cancels, deadlines and requeues: every request leaves exactly once, the bound
+// holds, a dispatch is never overtaken by a lower class, and nobody starves.
+TEST_CASE("property: everyone leaves once, in order, in bounded time") {
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    INFO("seed " << seed);
+    std::mt19937 random(seed);
+    auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    Fixture f(32, 50 * kMs);
+    std::map<uint64_t, WaitingRequest> waiting;
+    std::set<uint64_t> requeued;
+    uint64_t next_id = 1;
+    int64_t longest_wait = 0;
+    for (int step = 0; step < 4000; ++step) {
+      f.clock.advance_us(pick(3) * kMs);
+      int64_t now = f.clock.now_us();
+      for (uint64_t id : f.queue.take_expired()) {
+        REQUIRE(waiting.at(id).deadline_us <= now);
+        waiting.erase(id), requeued.erase(id);
+      }
+      for (const auto& [id, w] : waiting) REQUIRE((w.deadline_us == 0 || w.deadline_us > now));
+      int what = pick(10);
+      if (what < 5) {
+        WaitingRequest w{next_id++, static_cast<Priority>(pick(3)), std::string(1, static_cast<char>('a' + pick(4))), now,
+                         pick(4) == 0 ? now + pick(400) * kMs + 1 : 0};
+        bool is_full = waiting.size() - requeued.size() >= 32;
+        Offer offer = f.queue.offer(w);
+        if (!is_full) REQUIRE((offer.is_accepted && !offer.displaced));
+        if (offer.displaced) {
+          REQUIRE(requeued.count(*offer.displaced) == 0);
+          REQUIRE(waiting.at(*offer.displaced).priority > w.priority);
+          waiting.erase(*offer.displaced);
+        }
+        if (offer.is_accepted) waiting[w.id] = w;
+        REQUIRE(waiting.size() - requeued.size() <= 32);
+      } else if (what < 8) {
+        auto id = f.queue.next(kAny);
+        REQUIRE(id.has_value() == !waiting.empty());
+        if (!id) continue;
+        f.queue.take(*id);
+        WaitingRequest w = waiting.at(*id);
+        auto effective = [&](const WaitingRequest& r) {
+          return std::max<int64_t>(0, static_cast<int>(r.priority) - (now - r.enqueued_us) / (50 * kMs));
+        };
+        for (const auto& [other, o] : waiting) REQUIRE(effective(w) <= effective(o));
+        longest_wait = std::max(longest_wait, now - w.enqueued_us);
+        waiting.erase(*id), requeued.erase(*id);
+        if (pick(10) == 0) {
+          w.enqueued_us = now - pick(20) * kMs;
+          f.queue.requeue(w);
+          waiting[w.id] = w, requeued.insert(w.id);
+        }
+      } else if (what == 8 && !waiting.empty()) {
+        auto it = std::next(waiting.begin(), pick(static_cast<int>(waiting.size())));
+        REQUIRE(f.queue.remove(it->first));
+        requeued.erase(it->first), waiting.erase(it);
+      }
+      REQUIRE(f.queue.size() == waiting.size());
+    }
+    // Two lifts bring anyone to the top, then at most the queue itself is ahead: 0.3 dispatches a step of 1 ms.
+    CHECK(longest_wait < (2 * 50 + 34 * 10) * kMs);
+    while (f.pop() != 0) {
+    }
+    CHECK(f.queue.size() == 0);
+  }
+}
+
+TEST_CASE("Retry-After follows the rate at which requests end") {
+  FakeClock clock;
+  clock.set_us(100'000'000);
+  RetryAfter retry(&clock);
+  CHECK(retry.estimate_s(10) == RetryAfter::kUnknownSeconds);
+  for (int i = 0; i < 10; ++i) {
+    retry.on_completion();
+    clock.advance_us(2'000'000);
+  }
+  CHECK(retry.estimate_s(0) == 2);
+  CHECK(retry.estimate_s(9) == 20);
+  CHECK(retry.estimate_s(10'000) == RetryAfter::kMaxSeconds);
+  clock.advance_us(120'000'000);
+  CHECK(retry.estimate_s(9) == RetryAfter::kUnknownSeconds);
+  for (int i = 0; i < 2000; ++i) {
+    clock.advance_us(10'000);
+    retry.on_completion();
+  }
+  CHECK(retry.estimate_s(499) == 5);
+}
