@@ -125,6 +125,7 @@ int FakeWorker::load() {
   ready.model.name = "fake", ready.model.architecture = "fake", ready.model.device = "cpu";
   ready.model.context_tokens = static_cast<int32_t>(script_.context);
   ready.model.pool_tokens = script_.pool;
+  ready.model.vocab_size = 1'000'000, ready.model.has_chat_template = true;
   ready.model.max_batch_size = static_cast<int32_t>(script_.batch);
   send(ready);
   return 0;
