@@ -40,7 +40,7 @@ THIRD_PARTY = {
     "pcre2.h": ["src/tokenizer"],
     "utf8proc.h": ["src/tokenizer", "src/jinja", "src/base"],
     "xxhash.h": ["src/engine", "src/worker", "cpu"],
-    "hwloc.h": ["cpu"],
+    "hwloc": ["cpu"],
     "seccomp.h": ["src/worker"],
     "systemd/": ["src/supervisor"],
     "openssl/": ["src/api"],
