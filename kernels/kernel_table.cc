@@ -31,6 +31,29 @@ constexpr KernelTable kRef = {
 };
 
 #if defined(__x86_64__)
+constexpr KernelTable kAvx2 = {
+    .isa = "avx2",
+    .packed_bytes = tiled::packed_bytes,
+    .pack_tiles = tiled::pack_tiles,
+    .packed_row = tiled::packed_row,
+    .act_row_bytes = ref::act_row_bytes,
+    .quantize_act = avx2::quantize_act,
+    .matmul = avx2::matmul,
+    .matmul_f32 = avx2::matmul_f32,
+    .rms_norm = avx2::rms_norm,
+    .rope = avx2::rope,
+    .silu_mul = avx2::silu_mul,
+    .gelu_tanh_mul = avx2::gelu_tanh_mul,
+    .add = avx2::add,
+    .log_sum_exp = avx2::log_sum_exp,
+    .kv_layer_bytes = ref::kv_layer_bytes,
+    .kv_append = avx2::kv_append,
+    .attention = avx2::attention,
+    .attention_scratch_bytes = avx2::attention_scratch_bytes,
+    .peak_int8 = avx2::peak_int8,
+    .peak_read = avx2::peak_read,
+};
+
 constexpr KernelTable kAvx512Vnni = {
     .isa = "avx512vnni",
     .packed_bytes = tiled::packed_bytes,
@@ -58,6 +81,7 @@ constexpr KernelTable kAvx512Vnni = {
 constexpr KernelColumn kColumns[] = {
     {&kRef, ""},
 #if defined(__x86_64__)
+    {&kAvx2, "avx2 fma f16c"},
     {&kAvx512Vnni, "avx512f avx512bw avx512dq avx512vl avx512_vnni fma f16c avx2"},
 #endif
 };

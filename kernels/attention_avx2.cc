@@ -1,0 +1,20 @@
+// attention_body.h for this column.
+#include "kernels/simd_avx2.h"
+
+#include "kernels/attention_body.h"
+
+namespace tandem::avx2 {
+
+void kv_append(const KvLayout& layout, uint8_t* page, int slot, const float* k, const float* v) {
+  paged::kv_append(layout, page, slot, k, v);
+}
+
+void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end, uint8_t* scratch) {
+  paged::attention(p, kv_head, token_begin, token_end, scratch);
+}
+
+size_t attention_scratch_bytes(const AttentionParams& p, int n_tokens) {
+  return paged::attention_scratch_bytes(p, n_tokens);
+}
+
+}  // namespace tandem::avx2

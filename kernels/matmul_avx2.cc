@@ -1,0 +1,151 @@
+// Matmul of the quantized tile forms with AVX2. One output element is: for each block of 32 k in ascending
+// order, an exact int32 dot product, converted, times (weight scale * activation scale), added by one fma
+// (and one more for the minimum). kRows never changes these operations or their order.
+#include "kernels/columns.h"
+#include "kernels/forms_avx2.h"
+
+namespace tandem::avx2 {
+namespace {
+
+constexpr int64_t kRowsInCache = 32;  // activation rows that stay in L2 while the weight tiles pass
+
+TANDEM_INLINE __m256i broadcast4(const int8_t* p) {
+  int32_t x;
+  memcpy(&x, p, 4);
+  return _mm256_set1_epi32(x);
+}
+
+// Exact dot products of vectors [kBegin, kBegin + 4 or 8) with the activations, added to `sum`.
+template <typename Form, int kBegin, int kEnd>
+TANDEM_INLINE __m256i dot(const Block256& w, const int8_t* a, __m256i sum) {
+  const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 8
+  for (int j = kBegin; j < kEnd; j += Form::kSteps) {
+    __m256i words = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int i = j; i < j + Form::kSteps; ++i) {
+      __m256i q = w.q[i], x = broadcast4(a + 4 * i);
+      if constexpr (Form::kIsSigned) {
+        x = _mm256_sign_epi8(x, q);
+        q = _mm256_abs_epi8(q);
+      }
+      const __m256i pair = _mm256_maddubs_epi16(q, x);
+      words = Form::kSteps == 1 ? pair : _mm256_add_epi16(words, pair);
+    }
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(words, ones));
+  }
+  return sum;
+}
+
+template <typename Form>
+TANDEM_INLINE __m256i first_sum(const ActBlock& a) {
+  if constexpr (Form::kOffset == 8) return _mm256_set1_epi32(a.c8);
+  if constexpr (Form::kOffset == 16) return _mm256_set1_epi32(a.c16);
+  return _mm256_setzero_si256();
+}
+
+template <typename Form>
+TANDEM_INLINE __m256 add_block(const Block256& w, const ActBlock& a, __m256 acc) {
+  const __m256 d = _mm256_set1_ps(a.d);
+  if constexpr (Form::kIsSplit) {
+    const __m256i first0 = Form::kOffset ? _mm256_set1_epi32(a.c32[0]) : _mm256_setzero_si256();
+    const __m256i first1 = Form::kOffset ? _mm256_set1_epi32(a.c32[1]) : _mm256_setzero_si256();
+    const __m256i part0 = _mm256_mullo_epi32(dot<Form, 0, 4>(w, a.qs, first0), w.scales[0]);
+    const __m256i part1 = _mm256_mullo_epi32(dot<Form, 4, 8>(w, a.qs, first1), w.scales[1]);
+    const __m256 sum = _mm256_cvtepi32_ps(_mm256_add_epi32(part0, part1));
+    acc = _mm256_fmadd_ps(sum, _mm256_mul_ps(w.scale, d), acc);
+    if constexpr (Form::kHasMin) {
+      const __m256i m0 = _mm256_mullo_epi32(w.mins[0], _mm256_set1_epi32(a.c32[0]));
+      const __m256i m1 = _mm256_mullo_epi32(w.mins[1], _mm256_set1_epi32(a.c32[1]));
+      const __m256 mins = _mm256_cvtepi32_ps(_mm256_add_epi32(m0, m1));
+      acc = _mm256_fmadd_ps(mins, _mm256_mul_ps(w.min, d), acc);
+    }
+    return acc;
+  }
+  const __m256i sum = dot<Form, 0, 8>(w, a.qs, first_sum<Form>(a));
+  acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(w.scale, d), acc);
+  if constexpr (Form::kHasMin) acc = _mm256_fmadd_ps(w.min, _mm256_set1_ps(a.s), acc);
+  return acc;
+}
+
+// kRows activation rows times half a tile.
+template <typename Form, int kRows>
+void multiply(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* act, size_t act_stride,
+              float* y, int64_t ldy, int columns) {
+  __m256 acc[kRows];
+#pragma GCC unroll 4
+  for (int m = 0; m < kRows; ++m) acc[m] = _mm256_setzero_ps();
+  for (int64_t b = 0; b < n_blocks; ++b) {
+    Block256 w;
+    Form::load(tile, b, half, &w);
+    const uint8_t* a = act + static_cast<size_t>(b) * sizeof(ActBlock);
+#pragma GCC unroll 4
+    for (int m = 0; m < kRows; ++m) {
+      acc[m] = add_block<Form>(
+          w, *reinterpret_cast<const ActBlock*>(a + static_cast<size_t>(m) * act_stride), acc[m]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int m = 0; m < kRows; ++m) store_columns(y + m * ldy, columns, acc[m]);
+}
+
+template <typename Form>
+void multiply_half(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* act, size_t act_stride,
+                   int64_t M, float* y, int64_t ldy, int columns) {
+  int64_t m = 0;
+  const auto step = [&](auto multiply_rows, int64_t rows) {
+    multiply_rows(tile, n_blocks, half, act + static_cast<size_t>(m) * act_stride, act_stride,
+                  y + m * ldy, ldy, columns);
+    m += rows;
+  };
+  while (M - m >= 4) step(multiply<Form, 4>, 4);
+  if (M - m >= 2) step(multiply<Form, 2>, 2);
+  if (M - m >= 1) step(multiply<Form, 1>, 1);
+}
+
+template <GgmlType kType>
+void matmul_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
+                 int64_t M, float* y, int64_t ldy) {
+  using Form = Form256<kType>;
+  const size_t bytes = tile_bytes(Form::kShape, w.n_cols), act_stride = act_row_bytes_of(w.n_cols);
+  for (int64_t m = 0; m < M; m += kRowsInCache) {
+    const int64_t rows = M - m < kRowsInCache ? M - m : kRowsInCache;
+    for (int64_t t = tile_begin; t < tile_end; ++t) {
+      for (int half = 0; half < 2; ++half) {
+        multiply_half<Form>(w.data + static_cast<size_t>(t) * bytes, w.n_cols / QK, half,
+                            act + static_cast<size_t>(m) * act_stride, act_stride, rows,
+                            y + m * ldy + t * kTileRows + 8 * half, ldy, columns_of(w.n_rows, t, half));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void matmul_plain(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
+                  int64_t M, float* y, int64_t ldy);
+
+void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act, int64_t M,
+            float* y, int64_t ldy) {
+  switch (w.type) {
+#define TANDEM_CASE(type) \
+  case GgmlType::type: return matmul_form<GgmlType::type>(w, tile_begin, tile_end, act, M, y, ldy);
+    TANDEM_CASE(kQ4_0)
+    TANDEM_CASE(kQ4_1)
+    TANDEM_CASE(kQ5_0)
+    TANDEM_CASE(kQ5_1)
+    TANDEM_CASE(kQ8_0)
+    TANDEM_CASE(kQ2_K)
+    TANDEM_CASE(kQ3_K)
+    TANDEM_CASE(kQ4_K)
+    TANDEM_CASE(kQ5_K)
+    TANDEM_CASE(kQ6_K)
+    TANDEM_CASE(kIQ4_NL)
+    TANDEM_CASE(kIQ4_XS)
+    TANDEM_CASE(kMXFP4)
+#undef TANDEM_CASE
+    default: return matmul_plain(w, tile_begin, tile_end, act, M, y, ldy);
+  }
+}
+
+}  // namespace tandem::avx2

@@ -1,0 +1,99 @@
+// The vector words that rows_body.h and attention_body.h are written in, for AVX-512. Internal linkage.
+#pragma once
+
+#include <immintrin.h>
+#include <stdint.h>
+
+namespace tandem {
+namespace {
+namespace simd {
+
+#define TANDEM_SIMD static inline __attribute__((always_inline))
+
+constexpr int kLanes = 16;
+using Vec = __m512;
+
+TANDEM_SIMD __mmask16 first(int64_t n) {
+  return static_cast<__mmask16>(n >= 16 ? 0xffffu : n > 0 ? (1u << n) - 1 : 0);
+}
+TANDEM_SIMD Vec zero() { return _mm512_setzero_ps(); }
+TANDEM_SIMD Vec splat(float x) { return _mm512_set1_ps(x); }
+TANDEM_SIMD Vec load(const float* p) { return _mm512_loadu_ps(p); }
+TANDEM_SIMD void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+// The first n lanes alone; the others load as zero.
+TANDEM_SIMD Vec load_first(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
+TANDEM_SIMD void store_first(float* p, int64_t n, Vec v) { _mm512_mask_storeu_ps(p, first(n), v); }
+TANDEM_SIMD Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+TANDEM_SIMD Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+TANDEM_SIMD Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+TANDEM_SIMD Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+TANDEM_SIMD Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+TANDEM_SIMD Vec fms(Vec a, Vec b, Vec c) { return _mm512_fmsub_ps(a, b, c); }
+TANDEM_SIMD Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }  // b where either is NaN
+TANDEM_SIMD Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }  // b where either is NaN
+TANDEM_SIMD Vec round(Vec a) { return _mm512_roundscale_ps(a, 8); }
+TANDEM_SIMD float sum(Vec a) { return _mm512_reduce_add_ps(a); }
+TANDEM_SIMD float largest(Vec a) { return _mm512_reduce_max_ps(a); }
+TANDEM_SIMD float first_lane(Vec a) { return _mm512_cvtss_f32(a); }
+// p * 2^n for integral n.
+TANDEM_SIMD Vec scale_by_power(Vec p, Vec n) { return _mm512_scalef_ps(p, n); }
+// Lanes outside [begin, end) become `other`.
+TANDEM_SIMD Vec keep(Vec a, int begin, int end, float other) {
+  const __mmask16 lanes = static_cast<__mmask16>(first(end) & ~first(begin));
+  return _mm512_mask_mov_ps(_mm512_set1_ps(other), lanes, a);
+}
+
+TANDEM_SIMD Vec load_half(const uint8_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+TANDEM_SIMD void store_half(uint8_t* p, Vec v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+TANDEM_SIMD Vec load_int8(const uint8_t* p) {
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+
+// Even and odd values of the first n pairs at p.
+TANDEM_SIMD void load_pairs(const float* p, int64_t n, Vec* even, Vec* odd) {
+  const Vec low = load_first(p, 2 * n), high = n > 8 ? load_first(p + 16, 2 * n - 16) : zero();
+  const __m512i at = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  *even = _mm512_permutex2var_ps(low, at, high);
+  *odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(at, _mm512_set1_epi32(1)), high);
+}
+// Adjacent pairs (a, b) turned by adjacent (cos, sin).
+TANDEM_SIMD Vec turn_pairs(Vec v, Vec cos_sin) {
+  const Vec sines = _mm512_mul_ps(_mm512_permute_ps(v, 0xb1), _mm512_movehdup_ps(cos_sin));
+  return _mm512_fmaddsub_ps(v, _mm512_moveldup_ps(cos_sin), sines);
+}
+
+// Running sums in double precision.
+struct Doubles {
+  __m512d half[2];
+};
+TANDEM_SIMD Doubles no_doubles() { return {{_mm512_setzero_pd(), _mm512_setzero_pd()}}; }
+TANDEM_SIMD void add_to(Doubles* d, Vec v) {
+  d->half[0] = _mm512_add_pd(d->half[0], _mm512_cvtps_pd(_mm512_castps512_ps256(v)));
+  d->half[1] = _mm512_add_pd(d->half[1], _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)));
+}
+TANDEM_SIMD double sum(const Doubles& d) {
+  return _mm512_reduce_add_pd(_mm512_add_pd(d.half[0], d.half[1]));
+}
+
+// 32 floats as int8 of x * 127 / amax; see quantize_block in rows_body.h.
+TANDEM_SIMD uint32_t largest_magnitude_bits(const float* x) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  const __m512i a = _mm512_and_si512(_mm512_castps_si512(load(x)), magnitude);
+  const __m512i b = _mm512_and_si512(_mm512_castps_si512(load(x + 16)), magnitude);
+  return static_cast<uint32_t>(_mm512_reduce_max_epi32(_mm512_max_epi32(a, b)));
+}
+// 16 values: stores them and returns their sum.
+TANDEM_SIMD int quantize16(const float* x, float scale, int8_t* q) {
+  const __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(load(x), splat(scale)));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtepi32_epi8(v));
+  return _mm512_reduce_add_epi32(v);
+}
+
+}  // namespace simd
+}  // namespace
+}  // namespace tandem
