@@ -209,10 +209,10 @@ def write_layer(t, v, i):
     q, kv = v["heads"] * hd, v["kv_heads"] * hd
     t.vector(p + "attn_norm.weight", hidden, 1, 0.1)
     if v["arch"] == "phi3":
-        t.matrix(p + "attn_qkv.weight", q + 2 * kv, hidden, 2)
+        t.matrix(p + "attn_qkv.weight", q + 2 * kv, hidden)
     else:
-        t.matrix(p + "attn_q.weight", q, hidden, 2)
-        t.matrix(p + "attn_k.weight", kv, hidden, 2)
+        t.matrix(p + "attn_q.weight", q, hidden)
+        t.matrix(p + "attn_k.weight", kv, hidden)
         t.matrix(p + "attn_v.weight", kv, hidden)
     if v["arch"] == "qwen2":
         for name, n in (("q", q), ("k", kv), ("v", kv)):

@@ -6,8 +6,10 @@ matrix in full, weights dequantized by the `gguf` package.
     reference_forward.py MODEL.gguf OUT.json [--tokens 48]     log-probabilities at a few positions
     reference_forward.py --all FOLDER                          for every *.gguf there, FOLDER/NAME.json
 
-OUT: {"model", "ids", "logprobs": [[pos, [[id, logprob], …ten likeliest…]], …]}; the entry of `pos` is the
-distribution of the token after ids[0..pos].
+OUT: {"model", "ids", "logprobs": [[pos, [[id, logprob], …ten likeliest…]], …], "logprobs_f16_kv": the same}; the
+entry of `pos` is the distribution of the token after ids[0..pos]. The second list keeps K and V rounded to half
+precision, as a KV cache does: with random weights that rounding alone moves a log-probability by up to 1e-2, which
+would hide an error of the same size.
 needs: pip install gguf numpy
 """
 import argparse
@@ -105,8 +107,8 @@ def attention(q, k, v, window, scale):
     return np.einsum("hqk,khd->qhd", p, v).reshape(n, heads * dim)
 
 
-def forward(m, ids):
-    """Logits [len(ids), vocabulary]."""
+def forward(m, ids, kv_type=np.float64):
+    """Logits [len(ids), vocabulary]; K and V are kept as kv_type."""
     hidden, heads = m.key("embedding_length"), m.key("attention.head_count")
     kv_heads, ffn = m.key("attention.head_count_kv", heads), m.key("feed_forward_length")
     head_dim = m.key("attention.key_length", hidden // heads)
@@ -133,6 +135,7 @@ def forward(m, ids):
             q, k = rms_norm(q, w("attn_q_norm.weight"), eps), rms_norm(k, w("attn_k_norm.weight"), eps)
         freqs, factor = (local_freqs, 1.0) if is_local else (global_freqs, amplitude)
         q, k = (rope(y, freqs, factor, m.arch == "llama") for y in (q, k))
+        k, v = k.astype(kv_type).astype(np.float64), v.astype(kv_type).astype(np.float64)
         h = attention(q, k, v, window, 1 / math.sqrt(head_dim)) @ w("attn_output.weight").T
         x = x + (rms_norm(h, w("post_attention_norm.weight"), eps) if is_gemma else h)
         h = rms_norm(x, w("ffn_norm.weight"), eps)
@@ -155,16 +158,22 @@ def test_ids(m, n):
     return np.random.default_rng(5).integers(0, m.get("token_embd.weight").shape[0], n).tolist()
 
 
+def likeliest(logprobs):
+    n, entries = len(logprobs), []
+    for pos in sorted({0, 1, 7, 15, 16, 17, n // 2, n - 1}):
+        best = np.argsort(-logprobs[pos], kind="stable")[:10]
+        entries.append([pos, [[int(t), round(float(logprobs[pos, t]), 7)] for t in best]])
+    return entries
+
+
 def write_reference(path, out, n_tokens):
     m = Model(path)
     ids = test_ids(m, min(n_tokens, m.key("context_length")))
-    logprobs = log_softmax(forward(m, ids))
-    entries = []
-    for pos in sorted({0, 1, 7, 15, 16, 17, len(ids) // 2, len(ids) - 1}):
-        best = np.argsort(-logprobs[pos], kind="stable")[:10]
-        entries.append([pos, [[int(t), round(float(logprobs[pos, t]), 7)] for t in best]])
+    result = {"model": os.path.basename(path), "ids": ids,
+              "logprobs": likeliest(log_softmax(forward(m, ids))),
+              "logprobs_f16_kv": likeliest(log_softmax(forward(m, ids, np.float16)))}
     with open(out, "w") as f:
-        f.write(json.dumps({"model": os.path.basename(path), "ids": ids, "logprobs": entries}) + "\n")
+        f.write(json.dumps(result) + "\n")
 
 
 def main():
