@@ -42,8 +42,9 @@ class Template {
   static Result<std::unique_ptr<Template>> parse(std::string_view source, const Limits& limits = {});
   ~Template();
   // `context`: a dict of the template's variables. `now_s`: seconds since 1970 for strftime_now, shown in
-  // local time. kInvalidArgument: raise_exception's message verbatim; anything else as "line N: reason".
-  Result<Rendered> render(const Value& context, int64_t now_s) const;
+  // local time. kInvalidArgument: raise_exception's message verbatim (`is_raised`, when given, is then set);
+  // anything else as "line N: reason".
+  Result<Rendered> render(const Value& context, int64_t now_s, bool* is_raised = nullptr) const;
 
  private:
   Template();

@@ -42,7 +42,8 @@ class Value {
   static Value sequence(Kind kind, std::vector<Value> items, std::string label = {});
   // String keys, in order; later ones win.
   static Value dict(std::vector<std::pair<std::string, Value>> items);
-  static Value object(Kind kind, std::shared_ptr<Object> object);
+  // `depth`: that of what the object holds (a dict's is computed).
+  static Value object(Kind kind, std::shared_ptr<Object> object, int depth = 0);
   // `message` is what using the value reports: "'x' is undefined".
   static Value undefined(std::string message);
 
