@@ -80,7 +80,7 @@ RawReply RawClient::read_reply(int timeout_ms, bool is_head) {
     reply.is_complete = true;
     return reply;
   }
-  if (reply.headers["transfer-encoding"] == "chunked") {
+  if (reply.headers.count("transfer-encoding") != 0) {
     while (true) {
       size_t line;
       while ((line = buffer_.find("\r\n")) == std::string::npos)
