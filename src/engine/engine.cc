@@ -101,6 +101,7 @@ void Engine::wake() {
   impl_->arrived.notify_one();
 }
 
+int Engine::max_tokens_per_sequence() const { return impl_->scheduler.max_tokens_per_sequence(); }
 const EngineCounters& Engine::counters() const { return impl_->counters; }
 
 void Engine::Impl::take_inbox() {

@@ -52,7 +52,8 @@ class Engine {
   bool turn();
   void run(const std::atomic<bool>& stop);   // turns until stop; sleeps on the inbox when idle
   void wake();                               // thread-safe: run() looks at `stop` at once
-  const EngineCounters& counters() const;
+  const EngineCounters& counters() const;    // thread-safe
+  int max_tokens_per_sequence() const;       // prompt + generated: context or pool, a constant
 
  private:
   struct Impl;

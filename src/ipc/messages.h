@@ -85,7 +85,7 @@ struct Submit {
   std::vector<std::string> stop;
   uint32_t max_tokens = 0;              // per choice; 0 = score the prompt only (echo)
   bool prompt_logprobs = false;         // echo with logprobs
-  uint32_t n_prompt_logprobs_known = 0; // resume: the supervisor has those of positions 1..n
+  uint32_t n_prompt_logprobs_known = 0; // resume: the supervisor has the entries of positions 0..n-1
   Priority priority = Priority::kNormal;
   int64_t deadline_us = 0;              // monotonic; the same clock in both processes; 0 = none
 };
@@ -148,7 +148,7 @@ struct DetokenizeReply {
 
 struct PromptLogprobs {
   uint64_t id = 0;
-  uint32_t first_index = 0;               // prompt position of entries[0], at least 1: nothing precedes position 0
+  uint32_t first_index = 0;               // prompt position of entries[0]; position 0 has an entry without a value
   std::vector<LogprobEntry> entries;
 };
 // One generated token of one choice. `text` is what became releasable with it: whole code points, nothing

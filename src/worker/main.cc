@@ -1,0 +1,76 @@
+// tandem-worker: started by tandemd to serve (`--role both --channel-fd 3 --model-fds 4,5`), or by tandem in
+// tool mode (`--tool NAME ...`, see tool.h). Opens no path: its files come as open descriptors.
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "worker/sandbox.h"
+#include "worker/tool.h"
+#include "worker/worker.h"
+
+namespace {
+
+constexpr int kExitUsage = 2;
+
+int usage(const std::string& reason) {
+  std::fprintf(stderr,
+               "tandem-worker: %s\n"
+               "usage: tandem-worker --role both --channel-fd N --model-fds N[,N...]\n"
+               "       tandem-worker --tool NAME [arguments]\n"
+               "It is started by tandemd and tandem, not by hand.\n",
+               reason.c_str());
+  return kExitUsage;
+}
+
+bool parse_fds(const std::string& text, std::vector<int>* fds) {
+  for (size_t begin = 0; begin <= text.size();) {
+    size_t comma = std::min(text.find(',', begin), text.size());
+    std::string item = text.substr(begin, comma - begin);
+    char* end = nullptr;
+    long fd = std::strtol(item.c_str(), &end, 10);
+    if (item.empty() || *end != 0 || fd < 0 || fd > 1 << 20) return false;
+    fds->push_back(static_cast<int>(fd));
+    begin = comma + 1;
+  }
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::string> args(argv + 1, argv + argc);
+  if (args.size() == 1 && args[0] == "--version") {
+    std::printf("tandem-worker %s\n", TANDEM_VERSION);
+    return 0;
+  }
+  if (args.size() >= 2 && args[0] == "--tool")
+    return tandem::run_tool(args[1], {args.begin() + 2, args.end()});
+  tandem::WorkerOptions options;
+  std::string role;
+  for (size_t i = 0; i < args.size(); i += 2) {
+    if (i + 1 == args.size()) return usage(args[i] + " needs a value");
+    std::vector<int> fds;
+    if (args[i] == "--role") {
+      role = args[i + 1];
+    } else if (args[i] == "--channel-fd" && parse_fds(args[i + 1], &fds) && fds.size() == 1) {
+      options.channel_fd = fds[0];
+    } else if (args[i] == "--model-fds" && parse_fds(args[i + 1], &fds)) {
+      options.model_fds = fds;
+    } else {
+      return usage("cannot use " + args[i] + " " + args[i + 1]);
+    }
+  }
+  if (role != "both") return usage("--role must be both, got \"" + role + "\"");
+  if (options.channel_fd < 0 || options.model_fds.empty()) return usage("--channel-fd and --model-fds are needed");
+  tandem::harden_process();
+  // Ctrl-C at a terminal and systemd's stop reach the supervisor, which decides what becomes of us.
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) signal(number, SIG_IGN);
+  int exit_code = tandem::run_worker(options);
+  tandem::log_flush();
+  return exit_code;
+}

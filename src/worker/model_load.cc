@@ -1,0 +1,169 @@
+#include "worker/model_load.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <map>
+
+#include "cpu/cpu_backend.h"
+#include "cpu/isa_select.h"
+#include "model/weights.h"
+#include "worker/kv_budget.h"
+#include "worker/vocabulary_gguf.h"
+
+namespace tandem {
+namespace {
+
+constexpr uint64_t kCanaryId = ~uint64_t{0};
+constexpr int kCanaryTurns = 1000;
+
+// The type that most bytes of the file are in.
+std::string main_type(const GgufModel& file, int64_t* weight_bytes) {
+  std::map<GgmlType, size_t> bytes;
+  for (const GgufTensor& t : file.tensors()) {
+    bytes[t.type] += t.n_bytes;
+    *weight_bytes += static_cast<int64_t>(t.n_bytes);
+  }
+  auto most = std::max_element(bytes.begin(), bytes.end(),
+                               [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most == bytes.end()) return "";
+  const QuantTraits* traits = quant_traits(static_cast<uint32_t>(most->first));
+  return traits != nullptr ? traits->name : "type " + std::to_string(static_cast<uint32_t>(most->first));
+}
+
+std::string served_name(const Config& config, const std::string& file_name) {
+  if (!config.model_name.empty()) return config.model_name;
+  std::string name = file_name.substr(file_name.rfind('/') + 1);
+  if (size_t dot = name.rfind(".gguf"); dot != std::string::npos && dot + 5 == name.size()) name.erase(dot);
+  return name;
+}
+
+void load_chat_template(const Vocabulary& vocabulary, LoadedModel* model) {
+  if (vocabulary.chat_template.empty()) {
+    model->info.chat_template_error = "the model file has no chat template; use /v1/completions";
+    return;
+  }
+  auto parsed = ChatTemplate::create(vocabulary.chat_template, vocabulary);
+  if (parsed.ok()) {
+    model->chat_template = std::move(*parsed);
+  } else {
+    model->info.chat_template_error = "the model's chat template cannot be used: " + parsed.status().message();
+  }
+  model->info.has_chat_template = parsed.ok();
+}
+
+Result<int> context_in_force(const Config& config, const ModelConfig& model) {
+  int64_t wanted = config.model_context_tokens == 0 ? model.context_tokens : config.model_context_tokens;
+  if (wanted > model.context_tokens) {
+    return invalid_argument("model.context_tokens must be 0 to " + std::to_string(model.context_tokens) +
+                            ", what this model was trained for, got " + std::to_string(wanted));
+  }
+  return static_cast<int>(wanted);
+}
+
+Status load_backend(const ModelConfig& config, const Config& settings, const HostFacts& host,
+                    const LoadProgress& progress, LoadedModel* model) {
+  CHECK_ASSIGN(const KernelTable* kernels, select_kernels(host.cpu, settings.cpu_force_isa));
+  CHECK_ASSIGN(ModelWeights weights, load_weights(*model->file, config));
+  CpuBackendOptions options;
+  options.kernels = kernels;
+  options.n_threads = settings.cpu_threads > 0 ? static_cast<int>(settings.cpu_threads) : host.cpu.n_usable_cores;
+  options.float_activations = settings.cpu_activations == "f32";
+  options.page_size = static_cast<int>(settings.cache_page_size_tokens);
+  options.on_progress = [&](float fraction) { progress("repacking weights", fraction); };
+  CHECK_ASSIGN(model->backend, create_cpu_backend(config, weights, options));
+  model->file->release_pages();
+  model->info.device = "cpu";
+  model->info.isa = kernels->isa;
+  return ok_status();
+}
+
+Status reserve_pool(const ModelConfig& config, const Config& settings, const HostFacts& host,
+                    LoadedModel* model) {
+  KvBudgetInput input;
+  std::vector<int64_t> page_bytes = model->backend->page_bytes();
+  for (size_t g = 0; g < page_bytes.size(); ++g)
+    input.groups.push_back({config.kv_groups[g].window, page_bytes[g]});
+  input.page_size = static_cast<int>(settings.cache_page_size_tokens);
+  input.context_tokens = model->info.context_tokens;
+  input.max_batch_size = static_cast<int>(settings.batch_max_batch_size);
+  input.prefill_chunk_tokens = static_cast<int>(settings.batch_prefill_chunk_tokens);
+  input.configured_bytes = settings.cache_kv_pool_bytes;
+  input.memory_bytes = host.memory_bytes;
+  CHECK_ASSIGN(KvBudget budget, plan_kv_budget(input));
+  CHECK_OK(model->backend->reserve_pages(budget.n_pages));
+  EngineOptions& o = model->engine_options;
+  o.max_batch_size = input.max_batch_size;
+  o.prefill_chunk_tokens = input.prefill_chunk_tokens;
+  o.page_size = input.page_size;
+  o.context_tokens = input.context_tokens;
+  o.ageing_us = settings.limits_ageing_ms * 1000;
+  o.n_pages = budget.n_pages;
+  model->info.kv_pool_bytes = budget.total_bytes;
+  model->info.max_batch_size = input.max_batch_size;
+  for (int64_t bytes : page_bytes) model->info.kv_bytes_per_token += bytes / input.page_size;
+  return ok_status();
+}
+
+Status check_vocabulary_size(const ModelConfig& config, const Tokenizer& tokenizer, const std::string& file) {
+  if (config.vocab_size == tokenizer.n_tokens()) return ok_status();
+  return invalid_argument(file + ": tokenizer.ggml.tokens has " + std::to_string(tokenizer.n_tokens()) +
+                          " tokens, the embedding has " + std::to_string(config.vocab_size) +
+                          " rows; they must be equal");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, const Config& settings,
+                                                const HostFacts& host, const LoadProgress& progress) {
+  auto model = std::make_unique<LoadedModel>();
+  ipc::ModelInfo& info = model->info;
+  progress("reading model", 0);
+  for (const GgufFile& file : files) {
+    struct stat st{};
+    if (fstat(file.fd.get(), &st) == 0) info.file_bytes += st.st_size;
+  }
+  CHECK_ASSIGN(model->file, GgufModel::open(std::move(files)));
+  CHECK_ASSIGN(ModelConfig config, read_model_config(*model->file));
+  CHECK_ASSIGN(Vocabulary vocabulary, read_vocabulary(*model->file));
+  load_chat_template(vocabulary, model.get());
+  CHECK_ASSIGN(model->tokenizer, Tokenizer::create(std::move(vocabulary)));
+  CHECK_OK(check_vocabulary_size(config, *model->tokenizer, model->file->name()));
+  CHECK_ASSIGN(info.context_tokens, context_in_force(settings, config));
+  info.name = served_name(settings, model->file->name());
+  info.architecture = config.architecture;
+  info.quantization = main_type(*model->file, &info.weight_bytes);
+  info.n_parameters = config.n_parameters;
+  info.vocab_size = config.vocab_size;
+  info.n_layers = config.n_layers;
+  CHECK_OK(load_backend(config, settings, host, progress, model.get()));
+  progress("warming up", 0);
+  CHECK_OK(reserve_pool(config, settings, host, model.get()));
+  return model;
+}
+
+Status run_canary(Engine* engine, const LoadedModel& model, const std::function<EngineEvents()>& take_events) {
+  EngineRequest request;
+  request.id = kCanaryId;
+  int n_prompt = std::min(model.info.context_tokens - 2, 17);  // a page and one more: both kinds of a chunk's end
+  for (int i = 0; i < n_prompt; ++i) request.prompt.push_back((i * 37 + 1) % model.info.vocab_size);
+  request.choices.push_back({0, {}});
+  request.sampling.temperature = 0;
+  request.sampling.ignore_eos = true;
+  request.n_top_logprobs = 0;
+  request.max_tokens = 2;
+  CHECK_OK(engine->submit(std::move(request)));
+  for (int turn = 0; turn < kCanaryTurns; ++turn) {
+    engine->turn();
+    for (const EngineToken& token : take_events().tokens) {
+      if (token.end == SequenceEnd::kMaxTokens) return ok_status();
+      if (token.end != SequenceEnd::kNone) {
+        return data_loss("the model cannot compute a short text at start-up: " +
+                         (token.error.empty() ? "it ended early" : token.error));
+      }
+    }
+  }
+  return internal_error("the start-up text did not end");
+}
+
+}  // namespace tandem

@@ -1,0 +1,44 @@
+// From open descriptors to a model that can serve: file -> configuration, weights, vocabulary, template,
+// backend, KV pool. Runs on the engine thread, which owns the backend from then on.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "engine/engine.h"
+#include "gguf/gguf_reader.h"
+#include "ipc/messages.h"
+#include "model/backend.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+#include "worker/host_facts.h"
+#include "worker/prepare.h"
+
+namespace tandem {
+
+struct LoadedModel {
+  std::unique_ptr<GgufModel> file;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<ChatTemplate> chat_template;  // null: see info.chat_template_error
+  std::unique_ptr<Backend> backend;             // its pages are reserved
+  EngineOptions engine_options;
+  ipc::ModelInfo info;
+  TextModel text() const { return {tokenizer.get(), chat_template.get(), info.chat_template_error}; }
+};
+
+using LoadProgress = std::function<void(const std::string& phase, float fraction)>;
+
+// Everything wrong with the files or with the configuration is an error with a message for the operator; a
+// model without a usable chat template loads all the same.
+Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, const Config& config,
+                                                const HostFacts& host, const LoadProgress& progress);
+
+// One short prompt and two tokens through the whole engine, so that a model that cannot compute is found
+// before it is called ready. Its pages are free again afterwards. On the engine thread.
+Status run_canary(Engine* engine, const LoadedModel& model, const std::function<EngineEvents()>& take_events);
+
+}  // namespace tandem

@@ -1,0 +1,112 @@
+#include "worker/sandbox.h"
+
+#include <errno.h>
+#include <linux/landlock.h>
+#include <seccomp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+
+namespace tandem {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kIsSanitizerBuild = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+constexpr bool kIsSanitizerBuild = true;
+#else
+constexpr bool kIsSanitizerBuild = false;
+#endif
+#else
+constexpr bool kIsSanitizerBuild = false;
+#endif
+
+// All a worker needs once its files are open: memory, threads, time, its descriptors, an orderly death.
+constexpr int kAllowed[] = {
+    SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(readv), SCMP_SYS(writev), SCMP_SYS(pread64), SCMP_SYS(preadv),
+    SCMP_SYS(close), SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(lseek), SCMP_SYS(fcntl),
+    SCMP_SYS(fadvise64), SCMP_SYS(mmap), SCMP_SYS(munmap), SCMP_SYS(mprotect), SCMP_SYS(mremap),
+    SCMP_SYS(madvise), SCMP_SYS(brk), SCMP_SYS(mincore), SCMP_SYS(mlock), SCMP_SYS(munlock), SCMP_SYS(msync),
+    SCMP_SYS(mbind), SCMP_SYS(get_mempolicy), SCMP_SYS(set_mempolicy), SCMP_SYS(futex), SCMP_SYS(sched_yield),
+    SCMP_SYS(sched_getaffinity), SCMP_SYS(sched_setaffinity), SCMP_SYS(sched_getparam),
+    SCMP_SYS(sched_getscheduler), SCMP_SYS(getcpu), SCMP_SYS(clone), SCMP_SYS(clone3), SCMP_SYS(rseq),
+    SCMP_SYS(set_robust_list), SCMP_SYS(set_tid_address), SCMP_SYS(membarrier), SCMP_SYS(exit),
+    SCMP_SYS(exit_group), SCMP_SYS(rt_sigaction), SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn),
+    SCMP_SYS(sigaltstack), SCMP_SYS(gettid), SCMP_SYS(getpid), SCMP_SYS(getppid), SCMP_SYS(tgkill),
+    SCMP_SYS(getrandom), SCMP_SYS(clock_gettime), SCMP_SYS(clock_getres), SCMP_SYS(clock_nanosleep),
+    SCMP_SYS(nanosleep), SCMP_SYS(gettimeofday), SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(eventfd2),
+    SCMP_SYS(recvfrom), SCMP_SYS(sendto), SCMP_SYS(recvmsg), SCMP_SYS(sendmsg), SCMP_SYS(shutdown),
+    SCMP_SYS(prlimit64), SCMP_SYS(getrlimit), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname),
+    SCMP_SYS(times), SCMP_SYS(restart_syscall),
+};
+
+// The kernel's struct landlock_ruleset_attr, with the fields of later kernels than our headers'.
+struct RulesetAttr {
+  uint64_t handled_access_fs = 0;
+  uint64_t handled_access_net = 0;  // from ABI 4
+};
+
+// Every right that Landlock of this ABI can deny.
+uint64_t all_fs_rights(int abi) {
+  int n_bits = abi >= 5 ? 16 : abi >= 3 ? 15 : abi == 2 ? 14 : 13;
+  return (uint64_t{1} << n_bits) - 1;
+}
+
+Result<std::string> enter_landlock() {
+  long abi = syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
+  if (abi < 0) {
+    if (errno == ENOSYS) return std::string("not in this kernel");
+    if (errno == EOPNOTSUPP) return std::string("switched off in this kernel");
+    return std::string("not available: ") + std::strerror(errno);
+  }
+  RulesetAttr attr;
+  attr.handled_access_fs = all_fs_rights(static_cast<int>(abi));
+  size_t size = sizeof attr.handled_access_fs;
+  if (abi >= 4) attr.handled_access_net = 3, size = sizeof attr;  // bind and connect over TCP
+  long ruleset = syscall(SYS_landlock_create_ruleset, &attr, size, 0);
+  if (ruleset < 0) return errno_status(errno, "cannot make a Landlock ruleset");
+  long result = syscall(SYS_landlock_restrict_self, ruleset, 0);  // no rule added: everything is denied
+  int err = errno;
+  close(static_cast<int>(ruleset));
+  if (result != 0) return errno_status(err, "cannot enter Landlock");
+  return "abi " + std::to_string(abi);
+}
+
+Result<std::string> enter_seccomp() {
+  std::unique_ptr<void, decltype(&seccomp_release)> filter(seccomp_init(SCMP_ACT_ERRNO(EPERM)), seccomp_release);
+  if (!filter) return internal_error("cannot make a seccomp filter");
+  for (int number : kAllowed) {
+    if (int err = seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, number, 0); err != 0)
+      return errno_status(-err, "cannot allow system call " + std::to_string(number));
+  }
+  // Thread names and names of mappings, nothing else of prctl.
+  for (uint64_t option : {static_cast<uint64_t>(PR_SET_NAME), uint64_t{0x53564d41}}) {
+    seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(prctl), 1, SCMP_A0(SCMP_CMP_EQ, option));
+  }
+  int err = seccomp_load(filter.get());
+  if (err == -EINVAL || err == -ENOSYS) return std::string("not in this kernel");
+  if (err != 0) return errno_status(-err, "cannot load the seccomp filter");
+  return std::string("on");
+}
+
+}  // namespace
+
+void harden_process() {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+}
+
+Result<SandboxState> enter_sandbox() {
+  if (kIsSanitizerBuild) return SandboxState{"off: sanitizer build", "off: sanitizer build"};
+  SandboxState state;
+  CHECK_ASSIGN(state.landlock, enter_landlock());
+  CHECK_ASSIGN(state.seccomp, enter_seccomp());
+  return state;
+}
+
+}  // namespace tandem

@@ -1,0 +1,377 @@
+#include "worker/worker.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "ipc/channel.h"
+#include "ipc/codec.h"
+#include "worker/mailbox.h"
+#include "worker/model_load.h"
+#include "worker/request_streams.h"
+#include "worker/sandbox.h"
+#include "worker/text_thread.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kExitBug = 70, kExitDevice = 75, kExitConfig = 78;
+constexpr int64_t kHeartbeatUs = 250'000;
+constexpr int64_t kProgressUs = 100'000;  // at most so often while loading
+
+int exit_code_of(const Status& status) {
+  if (status.code() == StatusCode::kInternal) return kExitBug;
+  return status.code() == StatusCode::kUnavailable ? kExitDevice : kExitConfig;
+}
+
+class Worker {
+ public:
+  explicit Worker(const WorkerOptions& options)
+      : options_(options), channel_(UniqueFd(options.channel_fd)) {}
+  int run();
+
+ private:
+  // Start-up, on the I/O thread. The result is an exit code; none: go on.
+  std::optional<int> wait_for_configure();
+  std::optional<int> configure(const ipc::Configure& message);
+  std::optional<int> close_sandbox();
+  int fail(int exit_code, const std::string& message);
+
+  // Engine thread.
+  void engine_main(std::vector<GgufFile> files);
+  Result<std::unique_ptr<LoadedModel>> load(std::vector<GgufFile> files);
+  Status start_engine();
+
+  // Service, on the I/O thread.
+  int serve();
+  std::optional<int> read_channel();
+  std::optional<int> handle_frame(const std::string& frame);
+  void handle(ipc::Submit message);
+  void handle(const ipc::Cancel& message);
+  std::optional<int> handle_letters();
+  void handle_loaded();
+  void emit(RequestStreams::Output output);
+  void heartbeat();
+  bool send(const ipc::FromWorker& message);
+  int stop(int exit_code);
+
+  const WorkerOptions options_;
+  ipc::Channel channel_;
+  bool is_channel_gone_ = false;
+  std::vector<std::string> early_frames_;  // came together with Configure
+  std::optional<ipc::Configure> configuration_;
+  Config config_;
+  HostFacts host_;
+  SandboxState sandbox_{"off by configuration", "off by configuration"};
+
+  Mailbox mailbox_;
+  Clock clock_;
+  std::thread engine_thread_;
+  std::atomic<bool> stop_{false};
+  // Written by the engine thread before post_loaded(), read by the I/O thread after it.
+  std::unique_ptr<LoadedModel> model_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<EngineEvents> canary_events_;  // engine thread
+  bool is_canary_ = true;                    // engine thread
+
+  bool is_loaded_ = false;
+  std::optional<TextThread> text_thread_;
+  std::optional<RequestStreams> streams_;
+  int64_t next_beat_us_ = 0;
+};
+
+// --- start-up ---------------------------------------------------------------------------------------
+
+int Worker::run() {
+  send(ipc::Hello{ipc::kProtocolVersion, getpid()});
+  host_ = read_host_facts();
+  if (auto code = wait_for_configure()) return *code;
+  if (auto code = configure(*configuration_)) return *code;
+  if (auto code = close_sandbox()) return *code;
+  log_init("worker", LogLevel::kInfo);  // starts a thread, so after the sandbox
+  LogLevel level = LogLevel::kInfo;
+  if (log_parse_level(config_.log_level, &level)) log_set_level(level);
+  std::vector<GgufFile> files;
+  for (size_t i = 0; i < options_.model_fds.size(); ++i) {
+    std::string name = i < configuration_->model_names.size() ? configuration_->model_names[i]
+                                                              : "model part " + std::to_string(i + 1);
+    files.push_back({UniqueFd(options_.model_fds[i]), std::move(name)});
+  }
+  engine_thread_ = std::thread([this, files = std::move(files)]() mutable { engine_main(std::move(files)); });
+  return stop(serve());
+}
+
+std::optional<int> Worker::wait_for_configure() {
+  while (!configuration_) {
+    pollfd p{channel_.fd(), POLLIN, 0};
+    if (poll(&p, 1, -1) < 0 && errno != EINTR) return kExitBug;
+    std::vector<std::string> frames;
+    Status status = channel_.receive(&frames);
+    for (std::string& frame : frames) {
+      if (configuration_) {
+        early_frames_.push_back(std::move(frame));
+        continue;
+      }
+      auto message = ipc::decode_to_worker({reinterpret_cast<const uint8_t*>(frame.data()), frame.size()});
+      if (!message.ok()) return fail(kExitBug, message.status().message());
+      if (std::holds_alternative<ipc::Shutdown>(*message)) return 0;
+      if (auto* c = std::get_if<ipc::Configure>(&*message)) configuration_ = std::move(*c);
+      else return fail(kExitBug, "the first message must be Configure");
+    }
+    if (!status.ok() && !configuration_) return 0;
+  }
+  return std::nullopt;
+}
+
+std::optional<int> Worker::configure(const ipc::Configure& message) {
+  if (message.protocol != ipc::kProtocolVersion) {
+    return fail(kExitConfig, "tandemd speaks protocol " + std::to_string(message.protocol) + ", this worker " +
+                                 std::to_string(ipc::kProtocolVersion) + "; install both from one package");
+  }
+  Status status = config_load_text(message.config_toml, "configuration from tandemd", &config_);
+  if (status.ok()) status = config_validate(config_);
+  if (!status.ok()) return fail(kExitConfig, status.message());
+  return std::nullopt;
+}
+
+std::optional<int> Worker::close_sandbox() {
+  if (!config_.workers_sandbox) return std::nullopt;
+  auto state = enter_sandbox();
+  if (!state.ok())
+    return fail(kExitConfig, state.status().message() + "; workers.sandbox = false runs without, for debugging");
+  sandbox_ = *state;
+  return std::nullopt;
+}
+
+int Worker::fail(int exit_code, const std::string& message) {
+  log_error("worker cannot go on", {{"exit_code", exit_code}, {"reason", message}});
+  send(ipc::Fatal{exit_code, message});
+  return exit_code;
+}
+
+// --- engine thread ----------------------------------------------------------------------------------
+
+void Worker::engine_main(std::vector<GgufFile> files) {
+  auto loaded = load(std::move(files));
+  Status status = loaded.ok() ? ok_status() : loaded.status();
+  if (loaded.ok()) {
+    model_ = std::move(*loaded);
+    status = start_engine();
+  }
+  if (!status.ok()) {
+    mailbox_.post_fatal({exit_code_of(status), status.message()});
+    return;
+  }
+  mailbox_.post_loaded();
+  engine_->run(stop_);
+}
+
+Result<std::unique_ptr<LoadedModel>> Worker::load(std::vector<GgufFile> files) {
+  std::string last_phase;
+  int64_t last_us = 0;
+  return load_model(std::move(files), config_, host_, [&](const std::string& phase, float fraction) {
+    int64_t now = monotonic_us();
+    if (phase == last_phase && now - last_us < kProgressUs) return;
+    last_phase = phase;
+    last_us = now;
+    mailbox_.post_message(ipc::Progress{phase, fraction});
+  });
+}
+
+Status Worker::start_engine() {
+  EngineOptions options = model_->engine_options;
+  options.on_backend_error = [this](const Status& status) {
+    int code = status.code() == StatusCode::kUnavailable ? kExitDevice : kExitBug;
+    mailbox_.post_fatal({code, "the backend failed: " + status.message()});
+  };
+  engine_ = std::make_unique<Engine>(model_->backend.get(), std::move(options), &clock_, [this](EngineEvents e) {
+    if (is_canary_) canary_events_.push_back(std::move(e));
+    else mailbox_.post_events(std::move(e));
+  });
+  model_->info.pool_tokens = engine_->max_tokens_per_sequence();
+  CHECK_OK(run_canary(engine_.get(), *model_, [this] {
+    EngineEvents all;
+    for (EngineEvents& e : std::exchange(canary_events_, {}))
+      std::move(e.tokens.begin(), e.tokens.end(), std::back_inserter(all.tokens));
+    return all;
+  }));
+  is_canary_ = false;
+  return ok_status();
+}
+
+// --- service ----------------------------------------------------------------------------------------
+
+int Worker::serve() {
+  for (const std::string& frame : std::exchange(early_frames_, {})) {
+    if (auto code = handle_frame(frame)) return *code;
+  }
+  for (;;) {
+    int64_t wait_us = is_loaded_ ? next_beat_us_ - monotonic_us() : kHeartbeatUs;
+    pollfd fds[2] = {{channel_.fd(), static_cast<short>(channel_.wants_write() ? POLLIN | POLLOUT : POLLIN), 0},
+                     {mailbox_.bell_fd(), POLLIN, 0}};
+    int n = poll(fds, 2, static_cast<int>(std::max<int64_t>(0, (wait_us + 999) / 1000)));
+    if (n < 0 && errno != EINTR) return kExitBug;
+    if (n > 0 && fds[1].revents != 0) {
+      if (auto code = handle_letters()) return *code;
+    }
+    if (n > 0 && (fds[0].revents & POLLOUT) != 0 && !channel_.flush().ok()) return 0;
+    if (n > 0 && (fds[0].revents & ~POLLOUT) != 0) {
+      if (auto code = read_channel()) return *code;
+    }
+    if (is_loaded_ && monotonic_us() >= next_beat_us_) heartbeat();
+    if (is_channel_gone_) return 0;
+  }
+}
+
+std::optional<int> Worker::read_channel() {
+  std::vector<std::string> frames;
+  Status status = channel_.receive(&frames);
+  for (const std::string& frame : frames) {
+    if (auto code = handle_frame(frame)) return code;
+  }
+  if (status.ok()) return std::nullopt;
+  if (status.code() == StatusCode::kUnavailable) return 0;  // the supervisor is gone
+  return fail(kExitBug, status.message());
+}
+
+std::optional<int> Worker::handle_frame(const std::string& frame) {
+  auto decoded = ipc::decode_to_worker({reinterpret_cast<const uint8_t*>(frame.data()), frame.size()});
+  if (!decoded.ok()) return fail(kExitBug, decoded.status().message());
+  ipc::ToWorker& message = *decoded;
+  if (std::holds_alternative<ipc::Shutdown>(message)) return 0;
+  if (auto* m = std::get_if<ipc::SetLogLevel>(&message)) {
+    LogLevel level = LogLevel::kInfo;
+    if (log_parse_level(m->level, &level)) log_set_level(level);
+    return std::nullopt;
+  }
+  if (!is_loaded_) return fail(kExitBug, "the supervisor sent work before Ready");
+  if (auto* m = std::get_if<ipc::Submit>(&message)) handle(std::move(*m));
+  else if (auto* m = std::get_if<ipc::Cancel>(&message)) handle(*m);
+  else if (auto* m = std::get_if<ipc::Prepare>(&message)) text_thread_->add(std::move(*m));
+  else if (auto* m = std::get_if<ipc::Detokenize>(&message)) text_thread_->add(std::move(*m));
+  else return fail(kExitBug, "Configure came twice");
+  return std::nullopt;
+}
+
+void Worker::handle(ipc::Submit message) {
+  RequestStreams::Output output;
+  uint64_t id = message.id;
+  auto request = streams_->begin(std::move(message), &output);
+  emit(std::move(output));
+  if (!request) return;
+  log_debug("request submitted", {{"request", id}, {"prompt_tokens", request->prompt.size()}});
+  if (Status status = engine_->submit(std::move(*request)); !status.ok()) {
+    EngineEvents events;
+    for (uint32_t choice : streams_->unfinished_choices(id)) {
+      EngineToken token;
+      token.id = id, token.choice = choice, token.end = SequenceEnd::kFailed, token.error = status.message();
+      events.tokens.push_back(std::move(token));
+    }
+    RequestStreams::Output failed;
+    streams_->translate(std::move(events), &failed);
+    emit(std::move(failed));
+  }
+}
+
+void Worker::handle(const ipc::Cancel& message) {
+  if (streams_->cancel(message.id, message.reason))
+    engine_->cancel(message.id, -1, false, SequenceEnd::kCancelled);
+}
+
+std::optional<int> Worker::handle_letters() {
+  Mailbox::Letters letters = mailbox_.take();
+  for (const ipc::FromWorker& message : letters.messages) send(message);
+  if (letters.is_loaded) handle_loaded();
+  if (!letters.engine_events.empty()) {
+    RequestStreams::Output output;
+    for (EngineEvents& events : letters.engine_events) streams_->translate(std::move(events), &output);
+    emit(std::move(output));
+  }
+  if (letters.fatal) return fail(letters.fatal->exit_code, letters.fatal->message);
+  return std::nullopt;
+}
+
+void Worker::handle_loaded() {
+  is_loaded_ = true;
+  text_thread_.emplace(model_->text(), &mailbox_);
+  streams_.emplace(model_->tokenizer.get());
+  const ipc::ModelInfo& m = model_->info;
+  log_info("worker ready", {{"model", m.name},
+                            {"architecture", m.architecture},
+                            {"quantization", m.quantization},
+                            {"backend", model_->backend->description()},
+                            {"isa", m.isa},
+                            {"cores", host_.cpu.n_usable_cores},
+                            {"context_tokens", m.context_tokens},
+                            {"weight_bytes", m.weight_bytes},
+                            {"kv_pool_bytes", m.kv_pool_bytes},
+                            {"pool_tokens", m.pool_tokens},
+                            {"landlock", sandbox_.landlock},
+                            {"seccomp", sandbox_.seccomp},
+                            {"generation", configuration_->generation}});
+  if (!m.has_chat_template) log_warn("chat is refused", {{"reason", m.chat_template_error}});
+  send(ipc::Ready{m});
+  next_beat_us_ = monotonic_us();
+}
+
+void Worker::emit(RequestStreams::Output output) {
+  for (const ipc::FromWorker& message : output.messages) send(message);
+  for (const RequestStreams::Ended& e : output.ended)
+    engine_->cancel(e.id, static_cast<int>(e.choice), true, SequenceEnd::kNone);
+}
+
+void Worker::heartbeat() {
+  const EngineCounters& c = engine_->counters();
+  ipc::Heartbeat beat;
+  beat.engine_turns = c.turns;
+  beat.steps = c.steps;
+  beat.prompt_tokens = c.prompt_tokens;
+  beat.generated_tokens = c.generated_tokens;
+  beat.preemptions = c.preemptions;
+  beat.n_running = c.n_running;
+  beat.n_waiting = c.n_waiting;
+  beat.pages_used = c.pages_used;
+  beat.pages_free = c.pages_free;
+  beat.pages_shared = c.pages_shared;
+  beat.prefill_seconds = c.prefill_seconds;
+  beat.decode_seconds = c.decode_seconds;
+  beat.sampling_seconds = c.sampling_seconds;
+  beat.last_batch = c.last_batch;
+  send(beat);
+  next_beat_us_ = monotonic_us() + kHeartbeatUs;
+}
+
+bool Worker::send(const ipc::FromWorker& message) {
+  if (is_channel_gone_) return false;
+  is_channel_gone_ = !channel_.send(ipc::encode(message)).ok();
+  return !is_channel_gone_;
+}
+
+int Worker::stop(int exit_code) {
+  if (!is_loaded_) {  // the engine thread may be in the middle of a large file
+    log_flush();
+    _exit(exit_code);
+  }
+  stop_ = true;
+  mailbox_.close();
+  engine_->wake();
+  engine_thread_.join();
+  text_thread_.reset();
+  log_info("worker stops", {{"exit_code", exit_code}});
+  return exit_code;
+}
+
+}  // namespace
+
+int run_worker(const WorkerOptions& options) { return Worker(options).run(); }
+
+}  // namespace tandem

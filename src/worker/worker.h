@@ -1,0 +1,20 @@
+// A serving worker: three threads and the queues between them.
+//   I/O thread (the caller of run): channel, text streams, heartbeats; tells nobody to wait.
+//   engine thread: loads the model, then steps; owns backend, scheduler and pages.
+//   text thread: templates and tokenizing of new prompts, so that a long one delays no stream's text.
+#pragma once
+
+#include <vector>
+
+namespace tandem {
+
+struct WorkerOptions {
+  int channel_fd = -1;
+  std::vector<int> model_fds;  // the model's parts in order, open for reading
+};
+
+// Returns the exit code: 0 told to stop or the supervisor is gone, 70 our bug, 75 device lost, 78 configuration
+// or model.
+int run_worker(const WorkerOptions& options);
+
+}  // namespace tandem
