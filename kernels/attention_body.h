@@ -1,9 +1,9 @@
 // Attention over pages, once for all vector columns: attention_<isa>.cc includes its simd_<isa>.h, then
-// this. For each page in ascending order: K and V to floats once for all rows of
-// the block, then for every query row a vector of scores at a time (one fma chain over head_dim), one online softmax
-// update, and one fma a slot into the output row. A row does these operations for exactly the pages and
-// slots it sees, so its result does not depend on its neighbours.
-// Served here: head_dim and page_size multiples of 16; everything else goes to the reference.
+// this. Keys are taken in runs of 64 aligned positions, in ascending order: K and V of the run's pages to
+// floats once for all rows of the block, then for every query row its scores (one fma chain over head_dim
+// each), one online softmax update, and one fma a key into the output row. A row does these operations for
+// exactly the runs and slots it sees, so its result does not depend on its neighbours.
+// Served here: head_dim a multiple of 16, page_size 16, 32 or 64; everything else goes to the reference.
 #pragma once
 
 #include <math.h>
@@ -20,11 +20,12 @@ namespace paged {
 using simd::kLanes;
 using simd::Vec;
 
-constexpr int kRowsAtOnce = 32;  // query rows (token, head) that share a converted page: 8 KB of states
-constexpr int kMaxPage = 64;
+constexpr int kRowsAtOnce = 32;   // query rows (token, head) that share converted pages
+constexpr int kKeysAtOnce = 64;   // keys of one softmax update: pages of an aligned run of 64 positions
+constexpr int kVectors = kKeysAtOnce / kLanes;
 
 bool is_served(const KvLayout& l) {
-  return l.head_dim % 16 == 0 && l.page_size % 16 == 0 && l.page_size <= kMaxPage;
+  return l.head_dim % 16 == 0 && l.page_size % 16 == 0 && kKeysAtOnce % l.page_size == 0;
 }
 
 int group_of(const AttentionParams& p) { return p.n_heads / p.layout.n_kv_heads; }
@@ -36,15 +37,15 @@ int tokens_at_once(const AttentionParams& p) {
 
 // The scratch of one call, carved from the caller's bytes.
 struct Scratch {
-  float* k;    // [head_dim][page_size]
-  float* v;    // [page_size][head_dim]
+  float* k;    // [head_dim][kKeysAtOnce]
+  float* v;    // [kKeysAtOnce][head_dim]
   float* acc;  // [rows][head_dim]
   float* max;  // [rows]
   float* sum;  // [rows]
 };
 
 Scratch carve(const AttentionParams& p, uint8_t* bytes) {
-  const int64_t page = int64_t{p.layout.head_dim} * p.layout.page_size;
+  const int64_t page = int64_t{p.layout.head_dim} * kKeysAtOnce;
   const int64_t rows = int64_t{tokens_at_once(p)} * group_of(p);
   Scratch s;
   s.k = reinterpret_cast<float*>(bytes);
@@ -55,23 +56,30 @@ Scratch carve(const AttentionParams& p, uint8_t* bytes) {
   return s;
 }
 
-void halfs_to_floats(const uint8_t* src, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; i += kLanes) simd::store(out + i, simd::load_half(src + 2 * i));
-}
-
-void k_from_q8(const KvLayout& l, const uint8_t* src, float* out) {
+// K of one head of a page to columns [0, P) of out, whose rows are kKeysAtOnce floats.
+void convert_k(const KvLayout& l, const uint8_t* src, float* out) {
   const int64_t P = l.page_size, D = l.head_dim;
   const uint8_t* scales = src + D * P;
   for (int64_t d = 0; d < D; ++d) {
     for (int64_t slot = 0; slot < P; slot += kLanes) {
-      const Vec scale = simd::load_half(scales + 2 * (d / 32 * P + slot));
-      simd::store(out + d * P + slot, simd::mul(scale, simd::load_int8(src + d * P + slot)));
+      const int64_t i = d * P + slot;
+      Vec x;
+      if (l.type == KvType::kF16) {
+        x = simd::load_half(src + 2 * i);
+      } else {
+        x = simd::mul(simd::load_half(scales + 2 * (d / 32 * P + slot)), simd::load_int8(src + i));
+      }
+      simd::store(out + d * kKeysAtOnce + slot, x);
     }
   }
 }
 
-void v_from_q8(const KvLayout& l, const uint8_t* src, float* out) {
+void convert_v(const KvLayout& l, const uint8_t* src, float* out) {
   const int64_t P = l.page_size, D = l.head_dim, n_blocks = (D + 31) / 32;
+  if (l.type == KvType::kF16) {
+    for (int64_t i = 0; i < P * D; i += kLanes) simd::store(out + i, simd::load_half(src + 2 * i));
+    return;
+  }
   const uint8_t* scales = src + D * P;
   for (int64_t slot = 0; slot < P; ++slot) {
     for (int64_t d = 0; d < D; d += kLanes) {
@@ -83,59 +91,83 @@ void v_from_q8(const KvLayout& l, const uint8_t* src, float* out) {
   }
 }
 
-void load_page(const AttentionParams& p, int kv_head, int page_index, const Scratch& s) {
+// The pages that hold positions [first, last] of the run of keys at `run_begin`.
+void load_pages(const AttentionParams& p, int kv_head, int run_begin, int first, int last,
+                const Scratch& s) {
   const KvLayout& l = p.layout;
-  const uint8_t* page = p.pool + static_cast<size_t>(p.page_table[page_index]) * l.page_bytes;
-  const uint8_t* k = page + kv_k_offset(l, kv_head);
-  const uint8_t* v = page + kv_v_offset(l, kv_head);
-  if (l.type == KvType::kF16) {
-    halfs_to_floats(k, int64_t{l.head_dim} * l.page_size, s.k);
-    halfs_to_floats(v, int64_t{l.head_dim} * l.page_size, s.v);
-  } else {
-    k_from_q8(l, k, s.k);
-    v_from_q8(l, v, s.v);
+  for (int i = first / l.page_size; i <= last / l.page_size; ++i) {
+    const uint8_t* page = p.pool + static_cast<size_t>(p.page_table[i]) * l.page_bytes;
+    const int slot = i * l.page_size - run_begin;
+    convert_k(l, page + kv_k_offset(l, kv_head), s.k + slot);
+    convert_v(l, page + kv_v_offset(l, kv_head), s.v + int64_t{slot} * l.head_dim);
   }
 }
 
-// q·k of kRows rows with the page's slots: scores [kRows][kMaxPage].
-template <int kRows>
-void score(const float* const* q, const float* k, int head_dim, int page_size, float (*scores)[kMaxPage]) {
-  for (int slot = 0; slot < page_size; slot += kLanes) {
-    Vec acc[kRows];
+// q·k of kRows rows with the keys of kWide vectors: one fma chain over head_dim for each.
+template <int kRows, int kWide>
+TANDEM_SIMD void score_some(const float* const* q, const float* k, int head_dim,
+                            float (*scores)[kKeysAtOnce]) {
+  Vec acc[kRows][kWide];
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) acc[r] = simd::zero();
-    const float* column = k + slot;
-    for (int d = 0; d < head_dim; ++d, column += page_size) {
-      const Vec keys = simd::load(column);
+  for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) acc[r] = simd::fma(keys, simd::splat(q[r][d]), acc[r]);
+    for (int v = 0; v < kWide; ++v) acc[r][v] = simd::zero();
+  }
+  for (int d = 0; d < head_dim; ++d, k += kKeysAtOnce) {
+    Vec keys[kWide];
+#pragma GCC unroll 4
+    for (int v = 0; v < kWide; ++v) keys[v] = simd::load(k + v * kLanes);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const Vec x = simd::splat(q[r][d]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kWide; ++v) acc[r][v] = simd::fma(keys[v], x, acc[r][v]);
     }
+  }
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) simd::store(scores[r] + slot, acc[r]);
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kWide; ++v) simd::store(scores[r] + v * kLanes, acc[r][v]);
   }
 }
 
-// Scores to weights e^(score - new max) in place; slots outside [begin, end) become 0. Updates the row's
-// maximum and sum and returns what the row's earlier sums shrink by.
+// Keys of the vectors that hold [begin, end).
+template <int kRows>
+void score(const float* const* q, const float* k, int head_dim, int begin, int end,
+           float (*scores)[kKeysAtOnce]) {
+  constexpr int kWide = simd::kWide;
+  int slot = begin / kLanes * kLanes;
+  for (; slot + kWide * kLanes <= kKeysAtOnce && slot + (kWide - 1) * kLanes < end; slot += kWide * kLanes) {
+    score_some<kRows, kWide>(q, k + slot, head_dim,
+                             reinterpret_cast<float(*)[kKeysAtOnce]>(scores[0] + slot));
+  }
+  for (; slot < end; slot += kLanes) {
+    score_some<kRows, 1>(q, k + slot, head_dim,
+                         reinterpret_cast<float(*)[kKeysAtOnce]>(scores[0] + slot));
+  }
+}
+
+// Scores to weights e^(score - new max) in place; slots outside [begin, end) become 0, whatever they held.
+// Updates the row's maximum and sum and returns what the row's earlier sums shrink by.
 float softmax_step(const AttentionParams& p, float* scores, int begin, int end, float* max, float* sum) {
-  const int page_size = p.layout.page_size;
-  Vec high = simd::splat(-INFINITY);
-  for (int slot = 0; slot < page_size; slot += kLanes) {
-    Vec s = simd::mul(simd::load(scores + slot), simd::splat(p.scale));
+  Vec s[kVectors], high = simd::splat(-INFINITY);
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    s[v] = simd::mul(simd::load(scores + v * kLanes), simd::splat(p.scale));
     if (p.softcap > 0) {
       const Vec cap = simd::splat(p.softcap);
-      s = simd::mul(cap, simd::tanh(simd::div(s, cap)));
+      s[v] = simd::mul(cap, simd::tanh(simd::div(s[v], cap)));
     }
-    s = simd::keep(s, begin - slot, end - slot, -INFINITY);
-    simd::store(scores + slot, s);
-    high = simd::max(high, s);
+    s[v] = simd::keep(s[v], begin - v * kLanes, end - v * kLanes, -INFINITY);
+    high = simd::max(high, s[v]);
   }
-  const float page_max = simd::largest(high);
-  const float new_max = page_max > *max ? page_max : *max;
+  const float run_max = simd::largest(high);
+  const float new_max = run_max > *max ? run_max : *max;
   Vec total = simd::zero();
-  for (int slot = 0; slot < page_size; slot += kLanes) {
-    const Vec w = simd::exp(simd::sub(simd::load(scores + slot), simd::splat(new_max)));
-    simd::store(scores + slot, w);
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const Vec w = simd::exp(simd::sub(s[v], simd::splat(new_max)));
+    simd::store(scores + v * kLanes, w);
     total = simd::add(total, w);
   }
   const float shrink = simd::first_lane(simd::exp(simd::splat(*max - new_max)));
@@ -144,35 +176,50 @@ float softmax_step(const AttentionParams& p, float* scores, int begin, int end, 
   return shrink;
 }
 
-// acc[0, kLanes * kVectors) = acc * shrink + sum over slots of weight * v.
-template <int kVectors>
-void add_values(const float* weights, int begin, int end, float shrink, const float* v, int head_dim,
-                float* acc) {
-  Vec a[kVectors];
-  const Vec s = simd::splat(shrink);
-#pragma GCC unroll 8
-  for (int j = 0; j < kVectors; ++j) a[j] = simd::mul(simd::load(acc + kLanes * j), s);
-  for (int slot = begin; slot < end; ++slot) {
-    const Vec w = simd::splat(weights[slot]);
-    const float* row = v + static_cast<int64_t>(slot) * head_dim;
-#pragma GCC unroll 8
-    for (int j = 0; j < kVectors; ++j) a[j] = simd::fma(w, simd::load(row + kLanes * j), a[j]);
+// For each of kRows rows: acc[0, kWide * kLanes) += sum over slots [begin, end), ascending, of weight * v.
+template <int kRows, int kWide>
+TANDEM_SIMD void add_some(const float (*weights)[kKeysAtOnce], int begin, int end, const float* v,
+                          int64_t head_dim, float* const* acc, int64_t at) {
+  Vec a[kRows][kWide];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kWide; ++j) a[r][j] = simd::load(acc[r] + at + kLanes * j);
   }
-#pragma GCC unroll 8
-  for (int j = 0; j < kVectors; ++j) simd::store(acc + kLanes * j, a[j]);
+  const float* row = v + begin * head_dim + at;
+  for (int slot = begin; slot < end; ++slot, row += head_dim) {
+    Vec x[kWide];
+#pragma GCC unroll 4
+    for (int j = 0; j < kWide; ++j) x[j] = simd::load(row + kLanes * j);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const Vec w = simd::splat(weights[r][slot]);
+#pragma GCC unroll 4
+      for (int j = 0; j < kWide; ++j) a[r][j] = simd::fma(w, x[j], a[r][j]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kWide; ++j) simd::store(acc[r] + at + kLanes * j, a[r][j]);
+  }
 }
 
-void add_all_values(const float* weights, int begin, int end, float shrink, const float* v, int head_dim,
-                    float* acc) {
+template <int kRows>
+void add_values(const float (*weights)[kKeysAtOnce], int begin, int end, const float* v, int head_dim,
+                float* const* acc) {
+  if (begin >= end) return;
+  constexpr int kWide = simd::kWide;
   int d = 0;
-  for (; head_dim - d >= 8 * kLanes; d += 8 * kLanes) {
-    add_values<8>(weights, begin, end, shrink, v + d, head_dim, acc + d);
+  for (; head_dim - d >= kWide * kLanes; d += kWide * kLanes) {
+    add_some<kRows, kWide>(weights, begin, end, v, head_dim, acc, d);
   }
-  for (; head_dim - d >= 4 * kLanes; d += 4 * kLanes) {
-    add_values<4>(weights, begin, end, shrink, v + d, head_dim, acc + d);
-  }
-  for (; d < head_dim; d += kLanes) {
-    add_values<1>(weights, begin, end, shrink, v + d, head_dim, acc + d);
+  for (; d < head_dim; d += kLanes) add_some<kRows, 1>(weights, begin, end, v, head_dim, acc, d);
+}
+
+void shrink_row(float* acc, int head_dim, float shrink) {
+  for (int d = 0; d < head_dim; d += kLanes) {
+    simd::store(acc + d, simd::mul(simd::load(acc + d), simd::splat(shrink)));
   }
 }
 
@@ -191,41 +238,88 @@ struct RowBlock {
   }
 };
 
-void attend_rows(const RowBlock& b, int page_index, int first_row, int n) {
+// What a row sees of a run of keys.
+struct Seen {
+  int begin, end;  // slots of the run; empty if begin >= end
+};
+Seen seen_of(const RowBlock& b, int r, int run_begin) {
+  const int pos = b.pos(r), first = first_visible_key(pos, b.p.window) - run_begin, last = pos - run_begin;
+  return {first > 0 ? first : 0, last < kKeysAtOnce ? last + 1 : kKeysAtOnce};
+}
+
+// Rows [first_row, first_row + kRows) that all see something of the run. Slots all of them see are added
+// together; the rest, before and after, row by row: each row adds its own slots in ascending order.
+template <int kRows>
+void attend_rows(const RowBlock& b, int run_begin, int first_row) {
   const AttentionParams& p = b.p;
-  const int page_size = p.layout.page_size, head_dim = p.layout.head_dim;
-  const float* q[4];
-  for (int i = 0; i < 4; ++i) q[i] = p.q + b.offset(first_row + (i < n ? i : 0), p.q_stride);
-  alignas(64) float scores[4][kMaxPage];
-  if (n == 4) score<4>(q, b.s.k, head_dim, page_size, scores);
-  if (n == 3) score<3>(q, b.s.k, head_dim, page_size, scores);
-  if (n == 2) score<2>(q, b.s.k, head_dim, page_size, scores);
-  if (n == 1) score<1>(q, b.s.k, head_dim, page_size, scores);
-  for (int i = 0; i < n; ++i) {
-    const int r = first_row + i, pos = b.pos(r), page_begin = page_index * page_size;
-    const int first = first_visible_key(pos, p.window) - page_begin, last = pos - page_begin;
-    const int begin = first > 0 ? first : 0, end = last < page_size ? last + 1 : page_size;
-    if (begin >= end) continue;
-    const float shrink = softmax_step(p, scores[i], begin, end, b.s.max + r, b.s.sum + r);
-    add_all_values(scores[i], begin, end, shrink, b.s.v, head_dim, b.s.acc + int64_t{r} * head_dim);
+  const int head_dim = p.layout.head_dim;
+  const float* q[kRows];
+  float* acc[kRows];
+  Seen seen[kRows], any = {kKeysAtOnce, 0}, all = {0, kKeysAtOnce};
+  for (int i = 0; i < kRows; ++i) {
+    q[i] = p.q + b.offset(first_row + i, p.q_stride);
+    acc[i] = b.s.acc + int64_t{first_row + i} * head_dim;
+    seen[i] = seen_of(b, first_row + i, run_begin);
+    any = {seen[i].begin < any.begin ? seen[i].begin : any.begin, seen[i].end > any.end ? seen[i].end : any.end};
+    all = {seen[i].begin > all.begin ? seen[i].begin : all.begin, seen[i].end < all.end ? seen[i].end : all.end};
+  }
+  alignas(64) float scores[kRows][kKeysAtOnce] = {};
+  score<kRows>(q, b.s.k, head_dim, any.begin, any.end, scores);
+  for (int i = 0; i < kRows; ++i) {
+    const float shrink = softmax_step(p, scores[i], seen[i].begin, seen[i].end, b.s.max + first_row + i,
+                                      b.s.sum + first_row + i);
+    shrink_row(acc[i], head_dim, shrink);
+  }
+  if (all.begin >= all.end) {
+    for (int i = 0; i < kRows; ++i) {
+      add_values<1>(scores + i, seen[i].begin, seen[i].end, b.s.v, head_dim, acc + i);
+    }
+    return;
+  }
+  for (int i = 0; i < kRows; ++i) {
+    add_values<1>(scores + i, seen[i].begin, all.begin, b.s.v, head_dim, acc + i);
+  }
+  add_values<kRows>(scores, all.begin, all.end, b.s.v, head_dim, acc);
+  for (int i = 0; i < kRows; ++i) {
+    add_values<1>(scores + i, all.end, seen[i].end, b.s.v, head_dim, acc + i);
+  }
+}
+
+// All rows of the block that see something of the run at run_begin, at most four at once.
+void attend_run(const RowBlock& b, int run_begin) {
+  int r = 0;
+  const auto sees = [&](int row) {
+    const Seen s = seen_of(b, row, run_begin);
+    return s.begin < s.end;
+  };
+  while (r < b.n_rows) {
+    if (!sees(r)) {
+      ++r;
+      continue;
+    }
+    int n = 1;
+    while (n < 4 && r + n < b.n_rows && sees(r + n)) ++n;
+    if (n == 4) attend_rows<4>(b, run_begin, r);
+    if (n == 3) attend_rows<3>(b, run_begin, r);
+    if (n == 2) attend_rows<2>(b, run_begin, r);
+    if (n == 1) attend_rows<1>(b, run_begin, r);
+    r += n;
   }
 }
 
 void attend_block(const RowBlock& b) {
   const AttentionParams& p = b.p;
-  const int head_dim = p.layout.head_dim, page_size = p.layout.page_size;
+  const int head_dim = p.layout.head_dim;
   memset(b.s.acc, 0, static_cast<size_t>(b.n_rows) * static_cast<size_t>(head_dim) * sizeof(float));
   for (int r = 0; r < b.n_rows; ++r) {
     b.s.max[r] = -INFINITY;
     b.s.sum[r] = 0;
   }
-  const int last_page = b.pos(b.n_rows - 1) / page_size;
-  for (int i = first_visible_key(b.pos(0), p.window) / page_size; i <= last_page; ++i) {
-    load_page(p, b.kv_head, i, b.s);
-    for (int r = 0; r < b.n_rows; r += 4) {
-      const int n = b.n_rows - r < 4 ? b.n_rows - r : 4;
-      if (b.pos(r + n - 1) >= i * page_size) attend_rows(b, i, r, n);
-    }
+  const int first = first_visible_key(b.pos(0), p.window), last = b.pos(b.n_rows - 1);
+  for (int run = first / kKeysAtOnce * kKeysAtOnce; run <= last; run += kKeysAtOnce) {
+    const int run_last = run + kKeysAtOnce - 1;
+    load_pages(p, b.kv_head, run, first > run ? first : run, last < run_last ? last : run_last, b.s);
+    attend_run(b, run);
   }
   for (int r = 0; r < b.n_rows; ++r) {
     const Vec sum = simd::splat(b.s.sum[r]);
@@ -256,7 +350,7 @@ size_t attention_scratch_bytes(const AttentionParams& p, int n_tokens) {
   if (!is_served(p.layout)) return ref::attention_scratch_bytes(p, n_tokens);
   const size_t head_dim = static_cast<size_t>(p.layout.head_dim);
   const size_t rows = static_cast<size_t>(tokens_at_once(p) * group_of(p));
-  return (2 * head_dim * static_cast<size_t>(p.layout.page_size) + rows * (head_dim + 2)) * sizeof(float);
+  return (2 * head_dim * static_cast<size_t>(kKeysAtOnce) + rows * (head_dim + 2)) * sizeof(float);
 }
 
 void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end, uint8_t* scratch) {

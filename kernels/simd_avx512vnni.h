@@ -10,6 +10,7 @@ namespace simd {
 
 #define TANDEM_SIMD static inline __attribute__((always_inline))
 
+constexpr int kWide = 4;  // vectors a row of accumulators may take: four rows of them fit the registers
 constexpr int kLanes = 16;
 using Vec = __m512;
 
