@@ -20,9 +20,10 @@ namespace paged {
 using simd::kLanes;
 using simd::Vec;
 
-constexpr int kRowsAtOnce = 32;   // query rows (token, head) that share converted pages
+constexpr int kRowsAtOnce = 64;   // query rows (token, head) that share converted pages
 constexpr int kKeysAtOnce = 64;   // keys of one softmax update: pages of an aligned run of 64 positions
 constexpr int kVectors = kKeysAtOnce / kLanes;
+constexpr int kFewRows = 4;       // rows that read half-precision pages directly
 
 bool is_served(const KvLayout& l) {
   return l.head_dim % 16 == 0 && l.page_size % 16 == 0 && kKeysAtOnce % l.page_size == 0;
@@ -57,36 +58,39 @@ Scratch carve(const AttentionParams& p, uint8_t* bytes) {
 }
 
 // K of one head of a page to columns [0, P) of out, whose rows are kKeysAtOnce floats.
-void convert_k(const KvLayout& l, const uint8_t* src, float* out) {
-  const int64_t P = l.page_size, D = l.head_dim;
-  const uint8_t* scales = src + D * P;
-  for (int64_t d = 0; d < D; ++d) {
-    for (int64_t slot = 0; slot < P; slot += kLanes) {
-      const int64_t i = d * P + slot;
-      Vec x;
-      if (l.type == KvType::kF16) {
-        x = simd::load_half(src + 2 * i);
-      } else {
-        x = simd::mul(simd::load_half(scales + 2 * (d / 32 * P + slot)), simd::load_int8(src + i));
+void convert_k(KvType type, int64_t P, int64_t D, const uint8_t* src, float* out) {
+  if (type == KvType::kF16) {
+    for (int64_t d = 0; d < D; ++d, src += 2 * P, out += kKeysAtOnce) {
+      for (int64_t slot = 0; slot < P; slot += kLanes) {
+        simd::store(out + slot, simd::load_half(src + 2 * slot));
       }
-      simd::store(out + d * kKeysAtOnce + slot, x);
+    }
+    return;
+  }
+  const uint8_t* scales = src + D * P;
+  for (int64_t d = 0; d < D; ++d, src += P, out += kKeysAtOnce) {
+    for (int64_t slot = 0; slot < P; slot += kLanes) {
+      const Vec scale = simd::load_half(scales + 2 * (d / 32 * P + slot));
+      simd::store(out + slot, simd::mul(scale, simd::load_int8(src + slot)));
     }
   }
 }
 
-void convert_v(const KvLayout& l, const uint8_t* src, float* out) {
-  const int64_t P = l.page_size, D = l.head_dim, n_blocks = (D + 31) / 32;
-  if (l.type == KvType::kF16) {
+void convert_v(KvType type, int64_t P, int64_t D, const uint8_t* src, float* out) {
+  if (type == KvType::kF16) {
     for (int64_t i = 0; i < P * D; i += kLanes) simd::store(out + i, simd::load_half(src + 2 * i));
     return;
   }
-  const uint8_t* scales = src + D * P;
-  for (int64_t slot = 0; slot < P; ++slot) {
-    for (int64_t d = 0; d < D; d += kLanes) {
-      uint16_t scale;
-      memcpy(&scale, scales + 2 * (slot * n_blocks + d / 32), sizeof scale);
-      const Vec s = simd::splat(half_to_float(scale));
-      simd::store(out + slot * D + d, simd::mul(s, simd::load_int8(src + slot * D + d)));
+  const uint8_t* scale = src + D * P;
+  for (int64_t slot = 0; slot < P; ++slot, src += D, out += D) {
+    for (int64_t begin = 0; begin < D; begin += 32, scale += 2) {
+      const int64_t end = begin + 32 < D ? begin + 32 : D;
+      uint16_t half;
+      memcpy(&half, scale, sizeof half);
+      const Vec s = simd::splat(half_to_float(half));
+      for (int64_t d = begin; d < end; d += kLanes) {
+        simd::store(out + d, simd::mul(s, simd::load_int8(src + d)));
+      }
     }
   }
 }
@@ -98,14 +102,42 @@ void load_pages(const AttentionParams& p, int kv_head, int run_begin, int first,
   for (int i = first / l.page_size; i <= last / l.page_size; ++i) {
     const uint8_t* page = p.pool + static_cast<size_t>(p.page_table[i]) * l.page_bytes;
     const int slot = i * l.page_size - run_begin;
-    convert_k(l, page + kv_k_offset(l, kv_head), s.k + slot);
-    convert_v(l, page + kv_v_offset(l, kv_head), s.v + int64_t{slot} * l.head_dim);
+    convert_k(l.type, l.page_size, l.head_dim, page + kv_k_offset(l, kv_head), s.k + slot);
+    convert_v(l.type, l.page_size, l.head_dim, page + kv_v_offset(l, kv_head),
+              s.v + int64_t{slot} * l.head_dim);
   }
 }
 
+// Where a run's K and V are read from: floats converted once for many rows, …
+struct FloatRun {
+  const float* k;
+  const float* v;
+  int64_t head_dim;
+
+  inline __attribute__((always_inline)) Vec keys(int vector, int64_t d) const {
+    return simd::load(k + d * kKeysAtOnce + vector * kLanes);
+  }
+  inline __attribute__((always_inline)) Vec values(int slot, int64_t d) const { return simd::load(v + slot * head_dim + d); }
+};
+
+// … or the half-precision pages themselves, for the few rows of a decode step: the same floats.
+struct HalfRun {
+  const uint8_t* k[kVectors];  // element [0][slot of vector] of its page
+  const uint8_t* v[4];         // pages of the run
+  int64_t page_size, head_dim;
+  int page_shift;              // log2 of page_size
+
+  inline __attribute__((always_inline)) Vec keys(int vector, int64_t d) const {
+    return simd::load_half(k[vector] + 2 * d * page_size);
+  }
+  inline __attribute__((always_inline)) Vec values(int slot, int64_t d) const {
+    return simd::load_half(v[slot >> page_shift] + 2 * ((slot & (page_size - 1)) * head_dim + d));
+  }
+};
+
 // q·k of kRows rows with the keys of kWide vectors: one fma chain over head_dim for each.
-template <int kRows, int kWide>
-TANDEM_SIMD void score_some(const float* const* q, const float* k, int head_dim,
+template <int kRows, int kWide, typename Run>
+TANDEM_SIMD void score_some(const float* const* q, const Run& run, int vector, int64_t head_dim,
                             float (*scores)[kKeysAtOnce]) {
   Vec acc[kRows][kWide];
 #pragma GCC unroll 4
@@ -113,10 +145,10 @@ TANDEM_SIMD void score_some(const float* const* q, const float* k, int head_dim,
 #pragma GCC unroll 4
     for (int v = 0; v < kWide; ++v) acc[r][v] = simd::zero();
   }
-  for (int d = 0; d < head_dim; ++d, k += kKeysAtOnce) {
+  for (int64_t d = 0; d < head_dim; ++d) {
     Vec keys[kWide];
 #pragma GCC unroll 4
-    for (int v = 0; v < kWide; ++v) keys[v] = simd::load(k + v * kLanes);
+    for (int v = 0; v < kWide; ++v) keys[v] = run.keys(vector + v, d);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       const Vec x = simd::splat(q[r][d]);
@@ -127,24 +159,19 @@ TANDEM_SIMD void score_some(const float* const* q, const float* k, int head_dim,
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kWide; ++v) simd::store(scores[r] + v * kLanes, acc[r][v]);
+    for (int v = 0; v < kWide; ++v) simd::store(scores[r] + (vector + v) * kLanes, acc[r][v]);
   }
 }
 
 // Keys of the vectors that hold [begin, end).
-template <int kRows>
-void score(const float* const* q, const float* k, int head_dim, int begin, int end,
+template <int kRows, typename Run>
+void score(const float* const* q, const Run& run, int head_dim, int begin, int end,
            float (*scores)[kKeysAtOnce]) {
   constexpr int kWide = simd::kWide;
-  int slot = begin / kLanes * kLanes;
-  for (; slot + kWide * kLanes <= kKeysAtOnce && slot + (kWide - 1) * kLanes < end; slot += kWide * kLanes) {
-    score_some<kRows, kWide>(q, k + slot, head_dim,
-                             reinterpret_cast<float(*)[kKeysAtOnce]>(scores[0] + slot));
-  }
-  for (; slot < end; slot += kLanes) {
-    score_some<kRows, 1>(q, k + slot, head_dim,
-                         reinterpret_cast<float(*)[kKeysAtOnce]>(scores[0] + slot));
-  }
+  const int vectors = (end + kLanes - 1) / kLanes;
+  int v = begin / kLanes;
+  for (; v + kWide <= vectors; v += kWide) score_some<kRows, kWide>(q, run, v, head_dim, scores);
+  for (; v < vectors; ++v) score_some<kRows, 1>(q, run, v, head_dim, scores);
 }
 
 // Scores to weights e^(score - new max) in place; slots outside [begin, end) become 0, whatever they held.
@@ -177,20 +204,19 @@ float softmax_step(const AttentionParams& p, float* scores, int begin, int end, 
 }
 
 // For each of kRows rows: acc[0, kWide * kLanes) += sum over slots [begin, end), ascending, of weight * v.
-template <int kRows, int kWide>
-TANDEM_SIMD void add_some(const float (*weights)[kKeysAtOnce], int begin, int end, const float* v,
-                          int64_t head_dim, float* const* acc, int64_t at) {
+template <int kRows, int kWide, typename Run>
+TANDEM_SIMD void add_some(const float (*weights)[kKeysAtOnce], int begin, int end, const Run& run,
+                          float* const* acc, int64_t at) {
   Vec a[kRows][kWide];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int j = 0; j < kWide; ++j) a[r][j] = simd::load(acc[r] + at + kLanes * j);
   }
-  const float* row = v + begin * head_dim + at;
-  for (int slot = begin; slot < end; ++slot, row += head_dim) {
+  for (int slot = begin; slot < end; ++slot) {
     Vec x[kWide];
 #pragma GCC unroll 4
-    for (int j = 0; j < kWide; ++j) x[j] = simd::load(row + kLanes * j);
+    for (int j = 0; j < kWide; ++j) x[j] = run.values(slot, at + kLanes * j);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       const Vec w = simd::splat(weights[r][slot]);
@@ -205,16 +231,16 @@ TANDEM_SIMD void add_some(const float (*weights)[kKeysAtOnce], int begin, int en
   }
 }
 
-template <int kRows>
-void add_values(const float (*weights)[kKeysAtOnce], int begin, int end, const float* v, int head_dim,
+template <int kRows, typename Run>
+void add_values(const float (*weights)[kKeysAtOnce], int begin, int end, const Run& run, int head_dim,
                 float* const* acc) {
   if (begin >= end) return;
   constexpr int kWide = simd::kWide;
   int d = 0;
   for (; head_dim - d >= kWide * kLanes; d += kWide * kLanes) {
-    add_some<kRows, kWide>(weights, begin, end, v, head_dim, acc, d);
+    add_some<kRows, kWide>(weights, begin, end, run, acc, d);
   }
-  for (; d < head_dim; d += kLanes) add_some<kRows, 1>(weights, begin, end, v, head_dim, acc, d);
+  for (; d < head_dim; d += kLanes) add_some<kRows, 1>(weights, begin, end, run, acc, d);
 }
 
 void shrink_row(float* acc, int head_dim, float shrink) {
@@ -249,8 +275,8 @@ Seen seen_of(const RowBlock& b, int r, int run_begin) {
 
 // Rows [first_row, first_row + kRows) that all see something of the run. Slots all of them see are added
 // together; the rest, before and after, row by row: each row adds its own slots in ascending order.
-template <int kRows>
-void attend_rows(const RowBlock& b, int run_begin, int first_row) {
+template <int kRows, typename Run>
+void attend_rows(const RowBlock& b, const Run& run, int run_begin, int first_row) {
   const AttentionParams& p = b.p;
   const int head_dim = p.layout.head_dim;
   const float* q[kRows];
@@ -264,7 +290,7 @@ void attend_rows(const RowBlock& b, int run_begin, int first_row) {
     all = {seen[i].begin > all.begin ? seen[i].begin : all.begin, seen[i].end < all.end ? seen[i].end : all.end};
   }
   alignas(64) float scores[kRows][kKeysAtOnce] = {};
-  score<kRows>(q, b.s.k, head_dim, any.begin, any.end, scores);
+  score<kRows>(q, run, head_dim, any.begin, any.end, scores);
   for (int i = 0; i < kRows; ++i) {
     const float shrink = softmax_step(p, scores[i], seen[i].begin, seen[i].end, b.s.max + first_row + i,
                                       b.s.sum + first_row + i);
@@ -272,21 +298,22 @@ void attend_rows(const RowBlock& b, int run_begin, int first_row) {
   }
   if (all.begin >= all.end) {
     for (int i = 0; i < kRows; ++i) {
-      add_values<1>(scores + i, seen[i].begin, seen[i].end, b.s.v, head_dim, acc + i);
+      add_values<1>(scores + i, seen[i].begin, seen[i].end, run, head_dim, acc + i);
     }
     return;
   }
   for (int i = 0; i < kRows; ++i) {
-    add_values<1>(scores + i, seen[i].begin, all.begin, b.s.v, head_dim, acc + i);
+    add_values<1>(scores + i, seen[i].begin, all.begin, run, head_dim, acc + i);
   }
-  add_values<kRows>(scores, all.begin, all.end, b.s.v, head_dim, acc);
+  add_values<kRows>(scores, all.begin, all.end, run, head_dim, acc);
   for (int i = 0; i < kRows; ++i) {
-    add_values<1>(scores + i, all.end, seen[i].end, b.s.v, head_dim, acc + i);
+    add_values<1>(scores + i, all.end, seen[i].end, run, head_dim, acc + i);
   }
 }
 
 // All rows of the block that see something of the run at run_begin, at most four at once.
-void attend_run(const RowBlock& b, int run_begin) {
+template <typename Run>
+void attend_run(const RowBlock& b, const Run& run, int run_begin) {
   int r = 0;
   const auto sees = [&](int row) {
     const Seen s = seen_of(b, row, run_begin);
@@ -299,12 +326,31 @@ void attend_run(const RowBlock& b, int run_begin) {
     }
     int n = 1;
     while (n < 4 && r + n < b.n_rows && sees(r + n)) ++n;
-    if (n == 4) attend_rows<4>(b, run_begin, r);
-    if (n == 3) attend_rows<3>(b, run_begin, r);
-    if (n == 2) attend_rows<2>(b, run_begin, r);
-    if (n == 1) attend_rows<1>(b, run_begin, r);
+    if (n == 4) attend_rows<4>(b, run, run_begin, r);
+    if (n == 3) attend_rows<3>(b, run, run_begin, r);
+    if (n == 2) attend_rows<2>(b, run, run_begin, r);
+    if (n == 1) attend_rows<1>(b, run, run_begin, r);
     r += n;
   }
+}
+
+// The pages of positions [first, last] of the run at run_begin; pointers of other pages stay null, and no
+// row sees them.
+HalfRun half_run(const AttentionParams& p, int kv_head, int run_begin, int first, int last) {
+  const KvLayout& l = p.layout;
+  HalfRun run = {};
+  run.page_size = l.page_size;
+  run.head_dim = l.head_dim;
+  run.page_shift = l.page_size == 16 ? 4 : l.page_size == 32 ? 5 : 6;
+  for (int i = first / l.page_size; i <= last / l.page_size; ++i) {
+    const uint8_t* page = p.pool + static_cast<size_t>(p.page_table[i]) * l.page_bytes;
+    const int slot = i * l.page_size - run_begin;
+    run.v[slot >> run.page_shift] = page + kv_v_offset(l, kv_head);
+    for (int at = 0; at < l.page_size; at += kLanes) {
+      run.k[(slot + at) / kLanes] = page + kv_k_offset(l, kv_head) + 2 * at;
+    }
+  }
+  return run;
 }
 
 void attend_block(const RowBlock& b) {
@@ -318,8 +364,13 @@ void attend_block(const RowBlock& b) {
   const int first = first_visible_key(b.pos(0), p.window), last = b.pos(b.n_rows - 1);
   for (int run = first / kKeysAtOnce * kKeysAtOnce; run <= last; run += kKeysAtOnce) {
     const int run_last = run + kKeysAtOnce - 1;
-    load_pages(p, b.kv_head, run, first > run ? first : run, last < run_last ? last : run_last, b.s);
-    attend_run(b, run);
+    const int seen_first = first > run ? first : run, seen_last = last < run_last ? last : run_last;
+    if (b.n_rows <= kFewRows && p.layout.type == KvType::kF16) {
+      attend_run(b, half_run(p, b.kv_head, run, seen_first, seen_last), run);
+    } else {
+      load_pages(p, b.kv_head, run, seen_first, seen_last, b.s);
+      attend_run(b, FloatRun{b.s.k, b.s.v, head_dim}, run);
+    }
   }
   for (int r = 0; r < b.n_rows; ++r) {
     const Vec sum = simd::splat(b.s.sum[r]);
