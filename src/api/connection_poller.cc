@@ -131,7 +131,7 @@ void ConnectionPoller::accept_all() {
     }
     bool is_overflow = n_regular_ >= limits_.max_connections;
     if (is_overflow && n_overflow_ >= kMaxOverflow) continue;  // closes
-    auto connection = std::make_unique<Connection>(std::move(fd), &hard_stop_);
+    auto connection = std::make_unique<Connection>(std::move(fd), &hard_stop_, limits_.silent_peer_ms);
     connection->is_overflow = is_overflow;
     connection->counted = CountGuard(is_overflow ? &n_overflow_ : &n_regular_);
     int64_t wait_ms = is_overflow ? std::min(kOverflowHeadMs, limits_.header_timeout_ms) : limits_.header_timeout_ms;

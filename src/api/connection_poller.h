@@ -37,7 +37,8 @@ class CountGuard {
 };
 
 struct Connection {
-  Connection(UniqueFd fd, const std::atomic<bool>* stop) : stream(std::move(fd), stop) {}
+  Connection(UniqueFd fd, const std::atomic<bool>* stop, int64_t silent_peer_ms)
+      : stream(std::move(fd), stop, silent_peer_ms) {}
   GuardedStream stream;
   CountGuard counted;
   bool is_overflow = false;            // beyond max_connections: only probes are answered
@@ -56,6 +57,7 @@ class ConnectionPoller {
     size_t max_header_bytes = 32768;
     int64_t header_timeout_ms = 10000;
     int64_t idle_timeout_ms = 60000;
+    int64_t silent_peer_ms = 31000;
   };
   // `ready` gets each connection with a complete head or a head_error, on the poller's thread; it must not
   // block. `listening`: a listening socket.

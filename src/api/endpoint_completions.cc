@@ -41,6 +41,7 @@ class CompletionShape : public ReplyShape {
 HttpReply handle_completions(const ApiContext& api, HttpRequest& http) {
   auto request = parse_completion_request(http.body, request_bounds(api.config));
   if (!request.ok()) return error_reply(request.error());
+  std::string().swap(http.body);  // megabytes, and the reply may run for minutes
   return run_inference(api, http, "completions", std::move(request.value()), std::make_unique<CompletionShape>());
 }
 

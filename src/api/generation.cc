@@ -91,7 +91,7 @@ ApiResult<GenerateRequest> Generation::prepare(size_t index, const std::string& 
   ask.want_prompt_text = request_.echo || api_.config.log_text;
   if (endpoint == "chat") {
     ask.kind = ipc::Prepare::Kind::kChat;
-    ask.messages = request_.messages;
+    ask.messages = std::move(request_.messages);
   } else if (request_.prompts[index].is_ids) {
     ask.kind = ipc::Prepare::Kind::kIds;
     ask.ids = std::move(request_.prompts[index].ids);

@@ -24,7 +24,7 @@ constexpr int kSendBufferBytes = 64 * 1024;
 
 void set_option(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof value); }
 
-void set_options(int fd) {
+void set_options(int fd, int64_t silent_peer_ms) {
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_SNDBUF, kSendBufferBytes);
@@ -33,7 +33,7 @@ void set_options(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 15);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 30000);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(silent_peer_ms));
 }
 
 void peer_address(int fd, std::string* addr, int* port) {
@@ -61,8 +61,9 @@ ApiError too_large(size_t max_bytes) {
 
 }  // namespace
 
-GuardedStream::GuardedStream(UniqueFd fd, const std::atomic<bool>* stop) : fd_(std::move(fd)), stop_(stop) {
-  set_options(fd_.get());
+GuardedStream::GuardedStream(UniqueFd fd, const std::atomic<bool>* stop, int64_t silent_peer_ms)
+    : fd_(std::move(fd)), stop_(stop) {
+  set_options(fd_.get(), silent_peer_ms);
   peer_address(fd_.get(), &remote_addr_, &remote_port_);
 }
 
@@ -183,6 +184,7 @@ bool GuardedStream::write_all(std::string_view bytes, int64_t timeout_ms) {
     int64_t left_ms = (give_up_us - monotonic_us()) / 1000;
     if ((n < 0 && errno != EAGAIN) || left_ms <= 0 || *stop_) {
       is_broken_ = true;
+      is_timed_out_ = left_ms <= 0;
       break;
     }
     pollfd p{fd_.get(), POLLOUT, 0};

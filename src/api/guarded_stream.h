@@ -15,7 +15,8 @@ namespace tandem::api {
 class GuardedStream {
  public:
   // `fd`: connected socket; made non-blocking. `stop`: true ends waits early (server shutdown, hard part).
-  GuardedStream(UniqueFd fd, const std::atomic<bool>* stop);
+  // `silent_peer_ms`: the kernel gives up on a peer that acknowledges nothing for so long.
+  GuardedStream(UniqueFd fd, const std::atomic<bool>* stop, int64_t silent_peer_ms);
 
   int fd() const { return fd_.get(); }
   const std::string& remote_addr() const { return remote_addr_; }
@@ -35,6 +36,7 @@ class GuardedStream {
   // then all later writes fail at once.
   bool write_all(std::string_view bytes, int64_t timeout_ms);
   bool is_broken() const { return is_broken_; }
+  bool is_timed_out() const { return is_timed_out_; }  // a write gave up on a slow reader
   // The client closed its side (also only its sending side) or the connection broke.
   bool is_peer_gone() const;
   // Announces our end; the peer can still be drained so that it reads our last reply without a reset.
@@ -49,7 +51,7 @@ class GuardedStream {
   const std::atomic<bool>* stop_;
   std::string buffer_;
   size_t offset_ = 0;
-  bool is_broken_ = false;
+  bool is_broken_ = false, is_timed_out_ = false;
   std::string remote_addr_;
   int remote_port_ = 0;
 };

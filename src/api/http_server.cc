@@ -17,6 +17,8 @@ namespace {
 constexpr size_t kReservedThreads = 3;
 constexpr int64_t kReservedWriteMs = 1000;
 constexpr size_t kFlushBytes = 64 * 1024;
+// Beyond the slow reader's time, so that a slow reader is told from a dead one.
+constexpr int64_t kSilentPeerExtraMs = 1000;
 constexpr int64_t kStopGraceMs = 2000;  // for running replies after stop() before sockets are cut
 
 // What the HTTP library reads and writes: a head made by us, and the guarded socket.
@@ -104,12 +106,15 @@ class Exchange : private httplib::Server {
   // Returns whether the connection may be kept.
   bool run(GuardedStream* stream, bool must_close, int64_t idle_timeout_ms, int64_t write_timeout_ms) {
     set_keep_alive_timeout(std::max<int64_t>(1, idle_timeout_ms / 1000));
-    std::string line = head_.method.empty() ? "GET / HTTP/1.1\r\n" : head_.method + " " + head_.target + " HTTP/1.1\r\n";
+    // Paths are routed by us; the library gets the query to decode, and a method it knows.
+    std::string line = (head_.method == "HEAD" ? "HEAD /" : "GET /") + head_.target.substr(head_.path.size()) + " HTTP/1.1\r\n";
     StreamAdapter adapter(line + (must_close ? "Connection: close\r\n\r\n" : "\r\n"), stream, write_timeout_ms);
     adapter_ = &adapter;
     bool is_closed = false;
     process_request(adapter, must_close, is_closed, nullptr);
     if (!stream->is_broken()) adapter.flush();
+    if (stream->is_timed_out())
+      log_warn("slow reader cut", {{"request_id", request_->id}, {"peer", stream->remote_addr()}, {"after_ms", write_timeout_ms}});
     return !must_close && !is_closed && !must_close_ && !stream->is_broken();
   }
 
@@ -179,7 +184,8 @@ struct HttpServer::Impl {
         regular(l.max_connections),
         reserved(kReservedThreads),
         poller(std::move(listening),
-               {l.max_connections, l.max_header_bytes, l.header_timeout_ms, l.idle_timeout_ms},
+               {l.max_connections, l.max_header_bytes, l.header_timeout_ms, l.idle_timeout_ms,
+                l.slow_reader_timeout_ms + kSilentPeerExtraMs},
                [this](std::unique_ptr<Connection> c) { dispatch(std::move(c)); }) {}
 
   // Poller thread. Probes, refusals and errors go to the reserved threads.

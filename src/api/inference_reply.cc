@@ -26,12 +26,12 @@ struct Run {
   ChoicePart part(GenerationEvent* e) {
     ChoicePart p;
     p.choice = e->choice;
-    if (request().echo && !is_started[e->choice]) {
+    if (request().echo && !is_started.at(e->choice)) {
       p.text = generation->prompt_text(e->prompt);
       p.logprobs = prompt_logprobs[e->prompt];
       p.n_without_value = p.logprobs.empty() ? 0 : 1;
     }
-    is_started[e->choice] = true;
+    is_started.at(e->choice) = true;
     StreamEvent& event = e->event;
     p.text += event.text;
     p.logprobs.insert(p.logprobs.end(), std::make_move_iterator(event.logprobs.begin()),

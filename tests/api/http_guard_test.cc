@@ -167,6 +167,10 @@ TEST_CASE("http guard: methods and unknown paths") {
   expect_error(port, get("/nothing"), 404, "unknown_url");
   expect_error(port, get("/v1/modelsX"), 404, "unknown_url");
   expect_error(port, get("/../etc/passwd"), 404, "unknown_url");
+  expect_error(port, "BREW /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n", 404, "unknown_url");
+  expect_error(port, "BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed");
+  expect_error(port, "PUT /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc", 405, "method_not_allowed");
+  expect_error(port, "CONNECT /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed");
   RawReply wrong = fetch(port, get("/v1/chat/completions"));
   CHECK(wrong.status == 405);
   CHECK(wrong.headers["allow"] == "POST, OPTIONS");
