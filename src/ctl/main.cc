@@ -1,0 +1,167 @@
+// The `tandem` command: arguments to options, options to a verb.
+#include <CLI/CLI.hpp>
+
+#include <cstdlib>
+
+#include "ctl/verbs.h"
+
+namespace tandem::ctl {
+
+namespace {
+
+std::string environment(const char* name, const std::string& otherwise) {
+  const char* value = std::getenv(name);
+  return value && *value ? value : otherwise;
+}
+
+void add_server(CLI::App* verb, ServerOptions* server) {
+  server->url = environment("TANDEM_URL", server->url);
+  server->key = environment("TANDEM_API_KEY", "");
+  verb->add_option("--url", server->url, "the server (environment: TANDEM_URL)")->capture_default_str();
+  verb->add_option("--key", server->key, "API key (environment: TANDEM_API_KEY, which other users cannot see)");
+}
+
+void add_model(CLI::App* verb, std::string* model) {
+  verb->add_option("-m,--model", *model, "GGUF file (the first part of a split one)")->required();
+}
+
+void add_isa(CLI::App* verb, std::string* isa, int* threads) {
+  verb->add_option("--threads", *threads, "threads; 0: one a core")->check(CLI::Range(0, 1024))->capture_default_str();
+  verb->add_option("--force-isa", *isa, "kernels to use (ref, avx2, avx512vnni) instead of the best");
+}
+
+void add_activations(CLI::App* verb, std::string* activations) {
+  verb->add_option("--activations", *activations, "q8 (as served) or f32 (reference mode, slow)")
+      ->check(CLI::IsMember({"q8", "f32"}))
+      ->capture_default_str();
+}
+
+struct Options {
+  ServeOptions serve;
+  ChatOptions chat;
+  InspectOptions inspect;
+  TokenizeOptions tokenize;
+  BenchOptions bench;
+  EvalOptions eval;
+  DoctorOptions doctor;
+  LogOptions log;
+};
+
+void add_serve(CLI::App* app, ServeOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand("serve", "serve a model in the foreground, without root or installed files");
+  verb->add_option("-m,--model", o->model, "GGUF file; without it the only one in STATE/models");
+  verb->add_option("--port", o->port, "port; 0 picks a free one")->check(CLI::Range(0, 65535));
+  verb->add_option("--host", o->listen_host, "address, with --port; any but loopback needs API keys")->capture_default_str();
+  verb->add_option("--state", o->state_dir, "folder of the request log and the cache");
+  verb->add_option("--config", o->config_file, "configuration file instead of /etc/tandem/tandem.toml");
+  verb->add_option("--set", o->settings, "one setting, section.key=value; may be repeated; beats everything else")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+  verb->callback([=] { *code = verb_serve(*o); });
+}
+
+void add_chat(CLI::App* app, ChatOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand("chat", "ask a running server and print the answer as it comes");
+  add_server(verb, &o->server);
+  verb->add_option("--system", o->system, "system message");
+  verb->add_option("--max-tokens", o->max_tokens, "longest answer")->check(CLI::Range(1, 1 << 24));
+  verb->add_option("--temperature", o->temperature, "0 always takes the likeliest token")->check(CLI::Range(0.0, 2.0));
+  verb->add_option("--seed", o->seed, "the same seed gives the same answer");
+  verb->add_option("prompt", o->prompt, "the question; none: lines from stdin, a turn each; -: all of stdin");
+  verb->callback([=] { *code = verb_chat(*o); });
+}
+
+void add_inspect(CLI::App* app, InspectOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand("inspect", "what a model file holds: keys, tensors, vocabulary, template");
+  add_model(verb, &o->model);
+  verb->add_flag("--json", o->json, "machine-readable");
+  verb->callback([=] { *code = verb_inspect(*o); });
+}
+
+void add_tokenize(CLI::App* app, TokenizeOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand("tokenize", "token ids of a text");
+  add_model(verb, &o->model);
+  verb->add_flag("--ids", o->ids_only, "only the ids, on one line");
+  verb->add_flag("--no-special", o->no_special, "do not add BOS or EOS");
+  verb->add_flag("--parse-special", o->parse_special, "control tokens in the text become their ids");
+  verb->add_option("text", o->text, "the text; - reads stdin")->required();
+  verb->callback([=] { *code = verb_tokenize(*o); });
+}
+
+void add_bench(CLI::App* app, BenchOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand("bench", "speed of a model, and its share of what this machine can do");
+  add_model(verb, &o->model);
+  verb->add_option("--prompt", o->prompt, "prompt tokens a sequence")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  verb->add_option("--gen", o->gen, "generated tokens a sequence")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  verb->add_option("--batch", o->batches, "sequences decoded together, a list as 1,16")->capture_default_str();
+  verb->add_option("--repeat", o->repeat, "runs; the median counts")->check(CLI::Range(1, 100))->capture_default_str();
+  verb->add_option("--chunk", o->chunk, "prompt tokens a step")->check(CLI::Range(1, 8192))->capture_default_str();
+  add_activations(verb, &o->activations);
+  add_isa(verb, &o->force_isa, &o->threads);
+  verb->add_flag("--json", o->json, "machine-readable");
+  verb->callback([=] { *code = verb_bench(*o); });
+}
+
+void add_eval(CLI::App* app, EvalOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand("eval", "perplexity of a text");
+  add_model(verb, &o->model);
+  verb->add_option("--text", o->text_file, "text file")->required();
+  verb->add_option("--tokens", o->n_tokens, "first so many tokens, BOS included; 0: all")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  add_activations(verb, &o->activations);
+  add_isa(verb, &o->force_isa, &o->threads);
+  verb->add_flag("--json", o->json, "machine-readable");
+  verb->callback([=] { *code = verb_eval(*o); });
+}
+
+void add_doctor(CLI::App* app, DoctorOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand("doctor", "check this machine: processor, kernels, memory, folders, a model");
+  verb->add_option("-m,--model", o->model, "also check that this GGUF file can be served");
+  verb->add_option("--state", o->state_dir, "state folder, as for serve");
+  verb->add_option("--config", o->config_file, "configuration file");
+  add_isa(verb, &o->force_isa, &o->threads);
+  verb->callback([=] { *code = verb_doctor(*o); });
+}
+
+void add_log(CLI::App* app, LogOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand("log", "the request log, newest first");
+  add_server(verb, &o->server);
+  verb->add_option("--db", o->database, "read this database file instead of asking a server");
+  verb->add_option("--since", o->since, "a span (15m, 2h, 7d) or a UTC time (2026-11-29T12:00:00Z)");
+  verb->add_option("--status", o->status, "only this outcome")
+      ->check(CLI::IsMember({"stop", "length", "deadline", "aborted", "failed", "cancelled", "rejected"}));
+  verb->add_option("--client", o->client, "only this key's requests");
+  verb->add_option("--limit", o->limit, "rows")->check(CLI::Range(1, 10000))->capture_default_str();
+  verb->add_flag("--json", o->json, "machine-readable, all columns");
+  verb->callback([=] { *code = verb_log(*o); });
+}
+
+}  // namespace
+
+int run(int argc, char** argv) {
+  CLI::App app{"Tandem, an inference appliance: serves language models on this device."};
+  app.set_version_flag("--version", "tandem " TANDEM_VERSION);
+  app.require_subcommand(1);
+  app.failure_message(CLI::FailureMessage::simple);
+  Options o;
+  int code = 0;
+  add_serve(&app, &o.serve, &code);
+  add_chat(&app, &o.chat, &code);
+  add_inspect(&app, &o.inspect, &code);
+  add_tokenize(&app, &o.tokenize, &code);
+  add_bench(&app, &o.bench, &code);
+  add_eval(&app, &o.eval, &code);
+  add_doctor(&app, &o.doctor, &code);
+  add_log(&app, &o.log, &code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return code;
+}
+
+}  // namespace tandem::ctl
+
+int main(int argc, char** argv) { return tandem::ctl::run(argc, argv); }

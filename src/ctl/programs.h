@@ -1,0 +1,15 @@
+// Where the other programs of the appliance are.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace tandem::ctl {
+
+// Beside this program, in the build tree, where the package puts it, then on PATH (tandemd only). kNotFound
+// lists the places.
+Result<std::string> find_tandemd();
+Result<std::string> find_worker();
+
+}  // namespace tandem::ctl

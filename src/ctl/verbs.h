@@ -1,0 +1,79 @@
+// The verbs of the `tandem` command: what main.cc parsed, and one function each. All print results on stdout,
+// everything else on stderr, and return the process's exit code (0 good, 1 the verb failed, 2 wrong use).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tandem::ctl {
+
+struct ServeOptions {
+  std::string model, state_dir, config_file, listen_host = "127.0.0.1";
+  std::optional<int> port;
+  std::vector<std::string> settings;  // section.key=value, the last word
+};
+// Replaces this process by tandemd; returns only if that fails.
+int verb_serve(const ServeOptions& options);
+// tandemd's arguments for these options, without the program's name.
+std::vector<std::string> tandemd_arguments(const ServeOptions& options);
+
+struct ServerOptions {
+  std::string url = "http://127.0.0.1:8080";
+  std::string key;
+};
+
+struct ChatOptions {
+  ServerOptions server;
+  std::string system;
+  std::vector<std::string> prompt;  // words; empty: lines from stdin, one turn each; "-": all of stdin
+  std::optional<int> max_tokens;
+  std::optional<double> temperature;
+  std::optional<uint64_t> seed;
+};
+int verb_chat(const ChatOptions& options);
+
+struct LogOptions {
+  ServerOptions server;
+  std::string database;  // not empty: read this file instead of asking a server
+  std::string since, status, client;
+  int limit = 20;
+  bool json = false;
+};
+int verb_log(const LogOptions& options);
+
+struct InspectOptions {
+  std::string model;
+  bool json = false;
+};
+int verb_inspect(const InspectOptions& options);
+
+struct TokenizeOptions {
+  std::string model, text;  // "-": stdin
+  bool ids_only = false, no_special = false, parse_special = false;
+};
+int verb_tokenize(const TokenizeOptions& options);
+
+struct BenchOptions {
+  std::string model, batches = "1", force_isa, activations = "q8";
+  int prompt = 512, gen = 128, repeat = 3, chunk = 256, threads = 0;
+  bool json = false;
+};
+int verb_bench(const BenchOptions& options);
+
+struct EvalOptions {
+  std::string model, text_file, force_isa, activations = "q8";
+  int64_t n_tokens = 0;  // 0: all
+  int threads = 0;
+  bool json = false;
+};
+int verb_eval(const EvalOptions& options);
+
+struct DoctorOptions {
+  std::string model, state_dir, config_file, force_isa;
+  int threads = 0;
+};
+int verb_doctor(const DoctorOptions& options);
+
+}  // namespace tandem::ctl
