@@ -33,17 +33,15 @@ void set_times(httplib::Client* client) {
 }  // namespace
 
 Result<std::string> normal_url(const std::string& url) {
-  constexpr std::string_view kHttp = "http://";
-  std::string rest = url;
-  if (rest.rfind("https://", 0) == 0) {
-    return invalid_argument("--url: https is not served by this program; use http:// on the device itself");
+  std::string scheme = "http://", rest = url;
+  for (const char* known : {"http://", "https://"}) {
+    if (url.rfind(known, 0) == 0) scheme = known, rest = url.substr(scheme.size());
   }
-  if (rest.rfind(kHttp, 0) == 0) rest = rest.substr(kHttp.size());
   rest = rest.substr(0, rest.find('/'));
   const bool good = !rest.empty() && rest.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                                             "0123456789.-_:[]") == std::string::npos;
   if (!good) return invalid_argument("--url: must read http://host:port, as in http://127.0.0.1:8080");
-  return std::string(kHttp) + rest;
+  return scheme + rest;
 }
 
 Result<HttpAnswer> http_get(const ServerOptions& server, const std::string& path) {
