@@ -1,0 +1,59 @@
+#include "worker/tool.h"
+
+#include <cstdio>
+
+#include "worker/tool_args.h"
+#if __has_include("worker/sandbox.h")
+#include "worker/sandbox.h"
+#endif
+
+namespace tandem {
+
+namespace {
+
+constexpr int kExitUsage = 2;
+constexpr int kExitBug = 70;
+constexpr int kExitModel = 78;
+
+struct Tool {
+  const char* name;
+  Result<int> (*run)(const ToolContext&);
+};
+constexpr Tool kTools[] = {{"inspect", tool_inspect},
+                           {"tokenize", tool_tokenize},
+                           {"bench", tool_bench},
+                           {"eval", tool_eval}};
+
+const Tool* find_tool(const std::string& name) {
+  for (const Tool& tool : kTools) {
+    if (name == tool.name) return &tool;
+  }
+  return nullptr;
+}
+
+int fail(const std::string& name, const Status& status, int code) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "tandem %s: %s\n", name.c_str(), status.message().c_str());
+  return code;
+}
+
+}  // namespace
+
+int run_tool(const std::string& name, const std::vector<std::string>& args) {
+  const Tool* tool = find_tool(name);
+  if (!tool) return fail(name, invalid_argument("no such tool"), kExitUsage);
+  auto parsed = parse_tool_args(args);
+  if (!parsed.ok()) return fail(name, parsed.status(), kExitUsage);
+  // Asked before the sandbox closes /proc and /sys.
+  const ToolContext context{std::move(parsed).value(), detect_cpu()};
+#if __has_include("worker/sandbox.h")
+  harden_process();
+  const auto sandbox = enter_sandbox();
+  if (!sandbox.ok()) return fail(name, sandbox.status(), kExitBug);
+#endif
+  const auto code = tool->run(context);
+  if (code.ok()) return *code;
+  return fail(name, code.status(), code.status().code() == StatusCode::kInternal ? kExitBug : kExitModel);
+}
+
+}  // namespace tandem

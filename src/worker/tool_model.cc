@@ -1,0 +1,116 @@
+#include "worker/tool_model.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "cpu/cpu_backend.h"
+#include "cpu/isa_select.h"
+#include "model/weights.h"
+
+namespace tandem {
+
+namespace {
+
+void add(const WeightView& w, int64_t* bytes, int64_t* products) {
+  const QuantTraits* traits = quant_traits(static_cast<uint32_t>(w.type));
+  if (!w || !traits) return;
+  *bytes += w.n_rows * (w.n_cols / traits->block_size) * traits->block_bytes;
+  *products += w.n_rows * w.n_cols;
+}
+
+WeightTotals total_weights(const ModelWeights& weights) {
+  WeightTotals t;
+  for (const LayerWeights& l : weights.layers) {
+    for (const WeightView* w : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w_gate, &l.w_up, &l.w_down}) {
+      add(*w, &t.layer_bytes, &t.layer_products);
+    }
+  }
+  add(weights.output, &t.output_bytes, &t.output_products);
+  return t;
+}
+
+void show_progress(float fraction) {
+  if (!isatty(STDERR_FILENO)) return;
+  std::fprintf(stderr, "\rrepacking weights %3.0f %%%s", 100.0 * static_cast<double>(fraction),
+               fraction >= 1 ? "\n" : "");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GgufModel>> open_tool_model(const ToolArgs& args) {
+  if (args.model_fds.empty()) return invalid_argument("--model-fds is needed");
+  std::vector<GgufFile> files;
+  for (size_t i = 0; i < args.model_fds.size(); ++i) {
+    files.push_back({UniqueFd(args.model_fds[i]), args.model_names[i]});
+  }
+  return GgufModel::open(std::move(files));
+}
+
+Result<ToolModel> load_tool_model(const ToolContext& context) {
+  const ToolArgs& args = context.args;
+  ToolModel model;
+  CHECK_ASSIGN(const int64_t threads, args.number("--threads", 0, 0, 1024));
+  const std::string activations = args.text("--activations", "q8");
+  if (activations != "q8" && activations != "f32") {
+    return invalid_argument("--activations must be q8 or f32, got \"" + activations + "\"");
+  }
+  model.n_threads = threads > 0 ? static_cast<int>(threads) : context.cpu.n_usable_cores;
+  CHECK_ASSIGN(model.file, open_tool_model(args));
+  CHECK_ASSIGN(const ModelConfig config, read_model_config(*model.file));
+  CHECK_ASSIGN(const ModelWeights weights, load_weights(*model.file, config));
+  CHECK_ASSIGN(model.kernels, select_kernels(context.cpu, args.text("--force-isa", "")));
+  model.weights = total_weights(weights);
+  CpuBackendOptions options;
+  options.kernels = model.kernels;
+  options.n_threads = model.n_threads;
+  options.float_activations = activations == "f32";
+  options.page_size = model.page_size;
+  options.on_progress = show_progress;
+  CHECK_ASSIGN(model.backend, create_cpu_backend(config, weights, options));
+  model.file->release_pages();
+  return model;
+}
+
+Result<StepRunner> StepRunner::create(ToolModel* model, int n_sequences, int max_tokens) {
+  StepRunner runner;
+  runner.backend_ = model->backend.get();
+  runner.n_groups_ = static_cast<int>(runner.backend_->page_bytes().size());
+  runner.pages_per_sequence_ = (max_tokens + model->page_size - 1) / model->page_size;
+  const int64_t n_pages = int64_t{n_sequences} * runner.pages_per_sequence_;
+  if (n_pages > INT32_MAX / 2) {
+    return invalid_argument(fmt::format("{} sequences of {} tokens are too many", n_sequences, max_tokens));
+  }
+  runner.pages_.resize(static_cast<size_t>(n_pages));
+  for (size_t i = 0; i < runner.pages_.size(); ++i) runner.pages_[i] = static_cast<PageId>(i);
+  const std::vector<int> wanted(static_cast<size_t>(runner.n_groups_), static_cast<int>(n_pages));
+  CHECK_OK(runner.backend_->reserve_pages(wanted));
+  return runner;
+}
+
+std::vector<const PageId*> StepRunner::tables_of(int sequence) const {
+  const PageId* table = pages_.data() + static_cast<ptrdiff_t>(sequence) * pages_per_sequence_;
+  return std::vector<const PageId*>(static_cast<size_t>(n_groups_), table);
+}
+
+Status StepRunner::feed(int sequence, int first_pos, std::span<const int32_t> tokens, bool all_logits) {
+  batch_.clear();
+  batch_.tokens.assign(tokens.begin(), tokens.end());
+  const int n = static_cast<int>(tokens.size());
+  batch_.items.push_back({first_pos, 0, n, tables_of(sequence), false});
+  for (int i = all_logits ? 0 : n - 1; i < n; ++i) batch_.logit_rows.push_back(i);
+  return backend_->forward(batch_);
+}
+
+Status StepRunner::decode(int pos, std::span<const int32_t> tokens) {
+  batch_.clear();
+  batch_.tokens.assign(tokens.begin(), tokens.end());
+  for (int i = 0; i < static_cast<int>(tokens.size()); ++i) {
+    batch_.items.push_back({pos, i, 1, tables_of(i), true});
+    batch_.logit_rows.push_back(i);
+  }
+  return backend_->forward(batch_);
+}
+
+}  // namespace tandem
