@@ -48,10 +48,8 @@ int main(int argc, char** argv) {
     std::printf("tandem-worker %s\n", TANDEM_VERSION);
     return 0;
   }
-#ifndef TANDEM_WITHOUT_TOOLS
   if (args.size() >= 2 && args[0] == "--tool")
     return tandem::run_tool(args[1], {args.begin() + 2, args.end()});
-#endif
   tandem::WorkerOptions options;
   std::string role;
   for (size_t i = 0; i < args.size(); i += 2) {

@@ -2,10 +2,8 @@
 
 #include <cstdio>
 
-#include "worker/tool_args.h"
-#if __has_include("worker/sandbox.h")
 #include "worker/sandbox.h"
-#endif
+#include "worker/tool_args.h"
 
 namespace tandem {
 
@@ -22,7 +20,8 @@ struct Tool {
 constexpr Tool kTools[] = {{"inspect", tool_inspect},
                            {"tokenize", tool_tokenize},
                            {"bench", tool_bench},
-                           {"eval", tool_eval}};
+                           {"eval", tool_eval},
+                           {"doctor", tool_doctor}};
 
 const Tool* find_tool(const std::string& name) {
   for (const Tool& tool : kTools) {
@@ -46,11 +45,9 @@ int run_tool(const std::string& name, const std::vector<std::string>& args) {
   if (!parsed.ok()) return fail(name, parsed.status(), kExitUsage);
   // Asked before the sandbox closes /proc and /sys.
   const ToolContext context{std::move(parsed).value(), detect_cpu()};
-#if __has_include("worker/sandbox.h")
   harden_process();
   const auto sandbox = enter_sandbox();
   if (!sandbox.ok()) return fail(name, sandbox.status(), kExitBug);
-#endif
   const auto code = tool->run(context);
   if (code.ok()) return *code;
   return fail(name, code.status(), code.status().code() == StatusCode::kInternal ? kExitBug : kExitModel);

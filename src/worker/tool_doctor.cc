@@ -1,0 +1,122 @@
+// tandem doctor, the part that needs model code: processor, kernels against their reference, what memory and
+// arithmetic reach, and whether a model can be served. Lines as in ctl/verb_doctor.cc.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "cpu/isa_select.h"
+#include "kernels/self_check.h"
+#include "model/weights.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+#include "worker/machine_peak.h"
+#include "worker/tool_args.h"
+#include "worker/tool_model.h"
+#include "worker/vocabulary_gguf.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr double kSlowReadBytesPerS = 5e9;  // one channel of slow DDR4 reaches twice that
+
+struct Report {
+  bool has_failure = false;
+  void line(const char* verdict, const std::string& what, const std::string& found, const std::string& remedy = "") {
+    std::printf("%-4s  %-24s %s\n", verdict, what.c_str(), found.c_str());
+    if (!remedy.empty()) std::printf("      %-24s remedy: %s\n", "", remedy.c_str());
+    std::fflush(stdout);
+    has_failure |= std::string_view(verdict) == "fail";
+  }
+};
+
+void check_processor(const CpuInfo& cpu, const std::string& force, Report* report) {
+  report->line("pass", "processor", fmt::format("{}, {} usable cores ({})", cpu.model_name, cpu.n_usable_cores, cpu.limit));
+  report->line("pass", "features", fmt::format("{}", fmt::join(cpu.features, " ")));
+  const auto chosen = select_kernels(cpu, force);
+  if (!chosen.ok()) {
+    report->line("fail", "kernels", chosen.status().message(), "take out cpu.force_isa or --force-isa");
+    return;
+  }
+  if (std::string_view((*chosen)->isa) == "ref") {
+    report->line("warn", "kernels", "ref", "this processor has none of the fast instruction sets: serving will be slow");
+  } else {
+    report->line("pass", "kernels", (*chosen)->isa);
+  }
+}
+
+void check_column(const KernelTable& table, uint8_t* workspace, Report* report) {
+  SelfCheckResult results[kSelfCheckOps];
+  const int n = self_check(table, workspace, results);
+  for (int i = 0; i < n; ++i) {
+    const SelfCheckResult& r = results[i];
+    report->line(r.ok ? "pass" : "fail", fmt::format("{} {}", table.isa, r.op),
+                 fmt::format("error {:.3g}, allowed {:.3g}", r.max_error, r.bound),
+                 r.ok ? "" : "this processor computes wrongly: check cooling and memory, or force another set with "
+                             "cpu.force_isa");
+  }
+}
+
+// Every column that this processor can run, not only the chosen one.
+void check_kernels(const CpuInfo& cpu, Report* report) {
+  const std::unique_ptr<void, void (*)(void*)> workspace(std::aligned_alloc(64, kSelfCheckBytes), std::free);
+  if (!workspace) return report->line("fail", "kernels", "no memory for their check", "free some memory");
+  int n_columns = 0;
+  const KernelColumn* columns = kernel_columns(&n_columns);
+  for (int c = 0; c < n_columns; ++c) {
+    const auto table = select_kernels(cpu, columns[c].table->isa);
+    if (table.ok()) check_column(**table, static_cast<uint8_t*>(workspace.get()), report);
+  }
+}
+
+void check_speed(const ToolContext& context, int n_threads, Report* report) {
+  const auto kernels = select_kernels(context.cpu, context.args.text("--force-isa", ""));
+  if (!kernels.ok()) return;  // said already
+  const MachinePeak peak = measure_machine(**kernels, n_threads);
+  const std::string found = fmt::format("{:.1f} GB/s with {} threads", peak.read_bytes_per_s / 1e9, n_threads);
+  if (peak.read_bytes_per_s < kSlowReadBytesPerS) {
+    report->line("warn", "memory bandwidth", found, "decoding is bound by it: check that all memory channels are filled");
+  } else {
+    report->line("pass", "memory bandwidth", found);
+  }
+  report->line("pass", "integer peak", fmt::format("{:.0f} Gop/s int8", peak.int8_ops_per_s / 1e9));
+}
+
+Status check_model(const ToolArgs& args, Report* report) {
+  CHECK_ASSIGN(const auto file, open_tool_model(args));
+  CHECK_ASSIGN(const ModelConfig config, read_model_config(*file));
+  CHECK_OK(load_weights(*file, config).status());
+  report->line("pass", "model", fmt::format("{}: {}, {} parameters, context {}", file->name(), config.architecture,
+                                            config.n_parameters, config.context_tokens));
+  CHECK_ASSIGN(Vocabulary vocabulary, read_vocabulary(*file));
+  CHECK_ASSIGN(const auto tokenizer, Tokenizer::create(vocabulary));
+  report->line("pass", "vocabulary", fmt::format("{} tokens", tokenizer->n_tokens()));
+  if (vocabulary.chat_template.empty()) {
+    report->line("warn", "chat template", "none in the file", "use /v1/completions, or a file with a template");
+  } else if (const auto parsed = ChatTemplate::create(vocabulary.chat_template, vocabulary); !parsed.ok()) {
+    report->line("warn", "chat template", parsed.status().message(), "chat is refused; use /v1/completions");
+  } else {
+    report->line("pass", "chat template", "usable");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<int> tool_doctor(const ToolContext& context) {
+  Report report;
+  CHECK_ASSIGN(const int64_t threads, context.args.number("--threads", 0, 0, 1024));
+  const int n_threads = threads > 0 ? static_cast<int>(threads) : context.cpu.n_usable_cores;
+  check_processor(context.cpu, context.args.text("--force-isa", ""), &report);
+  check_kernels(context.cpu, &report);
+  check_speed(context, n_threads, &report);
+  if (!context.args.model_fds.empty()) {
+    const Status status = check_model(context.args, &report);
+    if (!status.ok()) report.line("fail", "model", status.message(), "fetch the file again, or take another model");
+  }
+  return report.has_failure ? 1 : 0;
+}
+
+}  // namespace tandem
