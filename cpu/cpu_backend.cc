@@ -17,7 +17,8 @@ class CpuBackend : public Backend {
       : config_(config),
         options_(options),
         team_(options.n_threads),
-        kv_(config_, *options.kernels, options.kv_type, options.page_size),
+        kv_(config_, *options.kernels, options.float_activations ? KvType::kF32 : options.kv_type,
+            options.page_size),
         sampler_scratch_(static_cast<size_t>(options.n_threads)) {}
 
   Status load(const ModelWeights& weights) {

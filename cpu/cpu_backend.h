@@ -16,7 +16,7 @@ namespace tandem {
 struct CpuBackendOptions {
   const KernelTable* kernels = nullptr;
   int n_threads = 1;
-  bool float_activations = false;  // the reference mode
+  bool float_activations = false;  // the reference mode; pages then hold float32, whatever kv_type says
   int page_size = 16;
   KvType kv_type = KvType::kF16;
   std::function<void(float)> on_progress;  // repacking, 0..1

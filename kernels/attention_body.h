@@ -67,6 +67,10 @@ void convert_k(KvType type, int64_t P, int64_t D, const uint8_t* src, float* out
     }
     return;
   }
+  if (type == KvType::kF32) {
+    for (int64_t d = 0; d < D; ++d) memcpy(out + d * kKeysAtOnce, src + 4 * d * P, 4 * static_cast<size_t>(P));
+    return;
+  }
   const uint8_t* scales = src + D * P;
   for (int64_t d = 0; d < D; ++d, src += P, out += kKeysAtOnce) {
     for (int64_t slot = 0; slot < P; slot += kLanes) {
@@ -79,6 +83,10 @@ void convert_k(KvType type, int64_t P, int64_t D, const uint8_t* src, float* out
 void convert_v(KvType type, int64_t P, int64_t D, const uint8_t* src, float* out) {
   if (type == KvType::kF16) {
     for (int64_t i = 0; i < P * D; i += kLanes) simd::store(out + i, simd::load_half(src + 2 * i));
+    return;
+  }
+  if (type == KvType::kF32) {
+    memcpy(out, src, 4 * static_cast<size_t>(P * D));
     return;
   }
   const uint8_t* scale = src + D * P;

@@ -14,12 +14,21 @@ uint16_t half_at(const uint8_t* p, int64_t i) {
   return h;
 }
 
+float float_at(const uint8_t* p, int64_t i) {
+  float f;
+  memcpy(&f, p + 4 * i, sizeof f);
+  return f;
+}
+
+void put_float(uint8_t* p, int64_t i, float f) { memcpy(p + 4 * i, &f, sizeof f); }
+
 void put_half(uint8_t* p, int64_t i, uint16_t h) { memcpy(p + 2 * i, &h, sizeof h); }
 
 // Element d of the K (or V) of one head in slot `slot`; base points to that head's K (or V).
 float k_value(const KvLayout& l, const uint8_t* base, int slot, int d) {
   const int64_t i = static_cast<int64_t>(d) * l.page_size + slot;
   if (l.type == KvType::kF16) return half_to_float(half_at(base, i));
+  if (l.type == KvType::kF32) return float_at(base, i);
   const uint8_t* scales = base + static_cast<int64_t>(l.head_dim) * l.page_size;
   const float scale = half_to_float(half_at(scales, static_cast<int64_t>(d / 32) * l.page_size + slot));
   return scale * static_cast<float>(static_cast<int8_t>(base[i]));
@@ -28,6 +37,7 @@ float k_value(const KvLayout& l, const uint8_t* base, int slot, int d) {
 float v_value(const KvLayout& l, const uint8_t* base, int slot, int d) {
   const int64_t i = static_cast<int64_t>(slot) * l.head_dim + d;
   if (l.type == KvType::kF16) return half_to_float(half_at(base, i));
+  if (l.type == KvType::kF32) return float_at(base, i);
   const int n_blocks = (l.head_dim + 31) / 32;
   const uint8_t* scales = base + static_cast<int64_t>(l.head_dim) * l.page_size;
   const float scale = half_to_float(half_at(scales, static_cast<int64_t>(slot) * n_blocks + d / 32));
@@ -96,6 +106,11 @@ void kv_append(const KvLayout& l, uint8_t* page, int slot, const float* k, const
       for (int64_t d = 0; d < D; ++d) {
         put_half(kb, d * P + slot, float_to_half(k[d]));
         put_half(vb, slot * D + d, float_to_half(v[d]));
+      }
+    } else if (l.type == KvType::kF32) {
+      for (int64_t d = 0; d < D; ++d) {
+        put_float(kb, d * P + slot, k[d]);
+        put_float(vb, slot * D + d, v[d]);
       }
     } else {
       put_q8(k, l.head_dim, kb + slot, P, kb + D * P + 2 * slot, P);

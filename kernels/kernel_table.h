@@ -25,7 +25,7 @@ struct PackedMatrix {
   const uint8_t* data = nullptr;
 };
 
-enum class KvType : uint8_t { kF16, kQ8_0 };
+enum class KvType : uint8_t { kF16, kQ8_0, kF32 };  // kF32: the reference mode's
 
 // One layer of one layer group in one pool of pages. All of a page: for each layer of the group, K of
 // page_size tokens, then V. The layout inside K and V belongs to kv_append and attention alone.
@@ -72,7 +72,7 @@ struct KernelTable {
   // --- matmul ------------------------------------------------------------------------------------
   // Bytes of one quantized activation row of n_cols; a multiple of 64. The same for all weight types.
   size_t (*act_row_bytes)(int64_t n_cols);
-  // x: [n_cols] floats -> act: int8 with one scale (and sum) per 32 values. act: 64-byte aligned, here and
+  // x: [n_cols] floats -> act: per 32 values int8 with one scale (and sum), and int8 of what that left. act: 64-byte aligned, here and
   // in matmul. A NaN or infinity in x makes every result of its block's rows NaN.
   void (*quantize_act)(const float* x, int64_t n_cols, uint8_t* act);
   // y[m][n] = sum_k act[m][k] * w[n][k] for n in tiles [tile_begin, tile_end), m in [0, M).

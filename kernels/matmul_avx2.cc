@@ -78,11 +78,12 @@ void multiply(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* ac
   for (int64_t b = 0; b < n_blocks; ++b) {
     Block256 w;
     Form::load(tile, b, half, &w);
-    const uint8_t* a = act + static_cast<size_t>(b) * sizeof(ActBlock);
+    const uint8_t* a = act + static_cast<size_t>(b) * sizeof(ActPair);
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {
-      acc[m] = add_block<Form>(
-          w, *reinterpret_cast<const ActBlock*>(a + static_cast<size_t>(m) * act_stride), acc[m]);
+      const auto& pair = *reinterpret_cast<const ActPair*>(a + static_cast<size_t>(m) * act_stride);
+      acc[m] = add_block<Form>(w, pair.coarse, acc[m]);
+      acc[m] = add_block<Form>(w, pair.fine, acc[m]);
     }
   }
 #pragma GCC unroll 4

@@ -61,35 +61,34 @@ void multiply_f32(const uint8_t* tile, int64_t n_blocks, int half, const float* 
   for (int m = 0; m < kRows; ++m) store_columns(y + m * ldy, columns, acc[m]);
 }
 
-// Quantized activations: within a block the integers as floats, then one fma with the scale.
+TANDEM_INLINE __m256 load_int8(const int8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+
+// Quantized activations: as floats, then the same chain of fma.
 template <GgmlType kType, int kRows>
 void multiply_act(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* act, size_t act_stride, float* y,
                   int64_t ldy, int columns) {
   __m256 acc[kRows];
   for (int m = 0; m < kRows; ++m) acc[m] = _mm256_setzero_ps();
   FloatBlock block;
-  alignas(64) float q[kRows][QK];
-  float d[kRows];
+  alignas(64) float x[kRows][QK];
   for (int64_t b = 0; b < n_blocks; ++b) {
     load_floats<kType>(tile, b, half, &block);
-    __m256 sum[kRows];
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
-      const auto& a = reinterpret_cast<const ActBlock*>(act + static_cast<size_t>(m) * act_stride)[b];
+      const auto& a = reinterpret_cast<const ActPair*>(act + static_cast<size_t>(m) * act_stride)[b];
       for (int h = 0; h < 4; ++h) {
-        const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(a.qs + 8 * h));
-        _mm256_store_ps(q[m] + 8 * h, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
+        const __m256 fine = _mm256_mul_ps(_mm256_set1_ps(a.fine.d), load_int8(a.fine.qs + 8 * h));
+        _mm256_store_ps(x[m] + 8 * h,
+                        _mm256_fmadd_ps(_mm256_set1_ps(a.coarse.d), load_int8(a.coarse.qs + 8 * h), fine));
       }
-      d[m] = a.d;
-      sum[m] = _mm256_setzero_ps();
     }
     for (int k = 0; k < QK; ++k) {
       const __m256 w = _mm256_load_ps(block.w[k]);
 #pragma GCC unroll 8
-      for (int m = 0; m < kRows; ++m) sum[m] = _mm256_fmadd_ps(w, _mm256_set1_ps(q[m][k]), sum[m]);
+      for (int m = 0; m < kRows; ++m) acc[m] = _mm256_fmadd_ps(w, _mm256_set1_ps(x[m][k]), acc[m]);
     }
-#pragma GCC unroll 8
-    for (int m = 0; m < kRows; ++m) acc[m] = _mm256_fmadd_ps(sum[m], _mm256_set1_ps(d[m]), acc[m]);
   }
   for (int m = 0; m < kRows; ++m) store_columns(y + m * ldy, columns, acc[m]);
 }

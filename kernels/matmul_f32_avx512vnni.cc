@@ -61,35 +61,34 @@ void multiply_f32(const uint8_t* tile, int64_t n_blocks, const float* x, int64_t
   for (int m = 0; m < kRows; ++m) _mm512_mask_storeu_ps(y + m * ldy, columns, acc[m]);
 }
 
-// Quantized activations: within a block the integers as floats, then one fma with the scale.
+TANDEM_INLINE __m512 load_int8(const int8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p))));
+}
+
+// Quantized activations: as floats, then the same chain of fma.
 template <GgmlType kType, int kRows>
 void multiply_act(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, size_t act_stride, float* y,
                   int64_t ldy, __mmask16 columns) {
   __m512 acc[kRows];
   for (int m = 0; m < kRows; ++m) acc[m] = _mm512_setzero_ps();
   FloatBlock block;
-  alignas(64) float q[kRows][QK];
-  float d[kRows];
+  alignas(64) float x[kRows][QK];
   for (int64_t b = 0; b < n_blocks; ++b) {
     load_floats<kType>(tile, b, &block);
-    __m512 sum[kRows];
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
-      const auto& a = reinterpret_cast<const ActBlock*>(act + static_cast<size_t>(m) * act_stride)[b];
+      const auto& a = reinterpret_cast<const ActPair*>(act + static_cast<size_t>(m) * act_stride)[b];
       for (int h = 0; h < 2; ++h) {
-        const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(a.qs + 16 * h));
-        _mm512_store_ps(q[m] + 16 * h, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
+        const __m512 fine = _mm512_mul_ps(_mm512_set1_ps(a.fine.d), load_int8(a.fine.qs + 16 * h));
+        _mm512_store_ps(x[m] + 16 * h,
+                        _mm512_fmadd_ps(_mm512_set1_ps(a.coarse.d), load_int8(a.coarse.qs + 16 * h), fine));
       }
-      d[m] = a.d;
-      sum[m] = _mm512_setzero_ps();
     }
     for (int k = 0; k < QK; ++k) {
       const __m512 w = _mm512_load_ps(block.w[k]);
 #pragma GCC unroll 8
-      for (int m = 0; m < kRows; ++m) sum[m] = _mm512_fmadd_ps(w, _mm512_set1_ps(q[m][k]), sum[m]);
+      for (int m = 0; m < kRows; ++m) acc[m] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[m][k]), acc[m]);
     }
-#pragma GCC unroll 8
-    for (int m = 0; m < kRows; ++m) acc[m] = _mm512_fmadd_ps(sum[m], _mm512_set1_ps(d[m]), acc[m]);
   }
   for (int m = 0; m < kRows; ++m) _mm512_mask_storeu_ps(y + m * ldy, columns, acc[m]);
 }

@@ -38,10 +38,37 @@ double total(const double s[kLanes]) {
 // Values [begin, begin + n) of an activation row as floats.
 void dequantize_act(const uint8_t* act, int64_t begin, int64_t n, float* out) {
   for (int64_t b = begin / QK; b < (begin + n) / QK; ++b, out += QK) {
-    ActBlock a;
+    ActPair a;
     memcpy(&a, act + b * static_cast<int64_t>(sizeof a), sizeof a);
-    for (int j = 0; j < QK; ++j) out[j] = a.d * static_cast<float>(a.qs[j]);
+    for (int j = 0; j < QK; ++j) {
+      out[j] = fmaf(a.coarse.d, static_cast<float>(a.coarse.qs[j]), a.fine.d * static_cast<float>(a.fine.qs[j]));
+    }
   }
+}
+
+void quantize_block(const float* x, ActBlock* out) {
+  float amax = 0;
+  bool finite = true;
+  for (int j = 0; j < QK; ++j) {
+    finite = finite && isfinite(x[j]);
+    amax = fabsf(x[j]) > amax ? fabsf(x[j]) : amax;
+  }
+  ActBlock a = {};
+  const float inverse = finite && amax > kActTiny ? 127.0f / amax : 0.0f;
+  int sum[2] = {0, 0};
+  for (int j = 0; inverse != 0 && j < QK; ++j) {
+    a.qs[j] = static_cast<int8_t>(lrintf(x[j] * inverse));
+    sum[j / 16] += a.qs[j];
+  }
+  a.d = !finite ? NAN : inverse != 0 ? amax / 127.0f : 0.0f;
+  const int both = sum[0] + sum[1];
+  a.s = a.d * static_cast<float>(both);
+  a.c8 = -8 * both;
+  a.c16 = -16 * both;
+  a.c128 = -128 * both;
+  a.c32[0] = -32 * sum[0];
+  a.c32[1] = -32 * sum[1];
+  *out = a;
 }
 
 // One of two sources of activations: quantized rows, or floats with a row stride.
@@ -108,28 +135,12 @@ size_t act_row_bytes(int64_t n_cols) { return act_row_bytes_of(n_cols); }
 
 void quantize_act(const float* x, int64_t n_cols, uint8_t* act) {
   for (int64_t b = 0; b < n_cols / QK; ++b, x += QK) {
-    float amax = 0;
-    bool finite = true;
-    for (int j = 0; j < QK; ++j) {
-      finite = finite && isfinite(x[j]);
-      amax = fabsf(x[j]) > amax ? fabsf(x[j]) : amax;
-    }
-    ActBlock a = {};
-    const float inverse = finite && amax > kActTiny ? 127.0f / amax : 0.0f;
-    int sum[2] = {0, 0};
-    for (int j = 0; inverse != 0 && j < QK; ++j) {
-      a.qs[j] = static_cast<int8_t>(lrintf(x[j] * inverse));
-      sum[j / 16] += a.qs[j];
-    }
-    a.d = !finite ? NAN : inverse != 0 ? amax / 127.0f : 0.0f;
-    const int both = sum[0] + sum[1];
-    a.s = a.d * static_cast<float>(both);
-    a.c8 = -8 * both;
-    a.c16 = -16 * both;
-    a.c128 = -128 * both;
-    a.c32[0] = -32 * sum[0];
-    a.c32[1] = -32 * sum[1];
-    memcpy(act + b * static_cast<int64_t>(sizeof a), &a, sizeof a);
+    ActPair pair;
+    quantize_block(x, &pair.coarse);
+    float rest[QK];
+    for (int j = 0; j < QK; ++j) rest[j] = fmaf(-pair.coarse.d, static_cast<float>(pair.coarse.qs[j]), x[j]);
+    quantize_block(rest, &pair.fine);
+    memcpy(act + b * static_cast<int64_t>(sizeof pair), &pair, sizeof pair);
   }
 }
 

@@ -144,8 +144,17 @@ void quantize_block(const float* x, ActBlock* out) {
 }
 
 void quantize_act(const float* x, int64_t n_cols, uint8_t* act) {
-  auto* blocks = reinterpret_cast<ActBlock*>(act);
-  for (int64_t b = 0; b < n_cols / QK; ++b) quantize_block(x + b * QK, blocks + b);
+  auto* pairs = reinterpret_cast<ActPair*>(act);
+  for (int64_t b = 0; b < n_cols / QK; ++b) {
+    ActPair* pair = pairs + b;
+    quantize_block(x + b * QK, &pair->coarse);
+    alignas(64) float rest[QK];
+    for (int j = 0; j < QK; j += kLanes) {
+      const Vec q = simd::load_int8(reinterpret_cast<const uint8_t*>(pair->coarse.qs + j));
+      simd::store(rest + j, simd::fma(simd::splat(-pair->coarse.d), q, simd::load(x + b * QK + j)));
+    }
+    quantize_block(rest, &pair->fine);
+  }
 }
 
 }  // namespace rows

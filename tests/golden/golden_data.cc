@@ -1,8 +1,6 @@
 #include "tests/golden/golden_data.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -40,23 +38,6 @@ Golden load_golden(const std::string& name) {
                  text.at("perplexity_float32"),
                  text.at("top10_logprobs_last_position").get<Logprobs>()};
   return golden;
-}
-
-std::vector<FamilyReference> load_family_references() {
-  std::vector<FamilyReference> references;
-  const std::filesystem::path folder = kFolder + "families";
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() != ".json") continue;
-    const nlohmann::json json = read_json(entry.path().string());
-    FamilyReference r;
-    r.name = entry.path().filename().string();
-    r.model = (folder / json.at("model").get<std::string>()).string();
-    r.ids = json.at("ids").get<std::vector<int32_t>>();
-    r.logprobs = json.at("logprobs").get<std::vector<std::pair<int, Logprobs>>>();
-    references.push_back(std::move(r));
-  }
-  std::sort(references.begin(), references.end(), [](auto& a, auto& b) { return a.name < b.name; });
-  return references;
 }
 
 }  // namespace tandem

@@ -38,13 +38,4 @@ struct Golden {
 // `name`: "smollm2" or "gemma3". Fails the test when the file is not there.
 Golden load_golden(const std::string& name);
 
-// A model of a family that has no real model here, with an independent forward pass's answer.
-struct FamilyReference {
-  std::string name;   // of the reference file
-  std::string model;  // GGUF file beside it
-  std::vector<int32_t> ids;
-  std::vector<std::pair<int, Logprobs>> logprobs;  // position in ids, some tokens' log-probabilities
-};
-std::vector<FamilyReference> load_family_references();
-
 }  // namespace tandem

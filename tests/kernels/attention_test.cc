@@ -30,6 +30,7 @@ const Case kCases[] = {
     {"head 80", KvType::kF16, 80, 16, 2, 2, 0, 0},
     {"head 72 (not a multiple of 16)", KvType::kF16, 72, 16, 1, 2, 7, 0},
     {"head 512, many heads", KvType::kF16, 512, 16, 1, 40, 0, 0},
+    {"f32", KvType::kF32, 64, 16, 3, 9, 0, 0},
     {"q8_0", KvType::kQ8_0, 64, 16, 3, 9, 0, 0},
     {"q8_0, partial block, pages of 32", KvType::kQ8_0, 80, 32, 2, 4, 50, 0},
     {"q8_0, head 40 (reference)", KvType::kQ8_0, 40, 16, 1, 3, 0, 0},
