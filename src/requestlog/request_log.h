@@ -27,16 +27,16 @@ struct RequestLogOptions {
 
 struct RequestLogCounters {
   uint64_t rows_written = 0;   // committed
-  uint64_t rows_dropped = 0;   // accepted by append() but never committed, for whatever reason
-  uint64_t bytes_written = 0;  // rows' payload, as committed
+  uint64_t rows_dropped = 0;   // given to append() but never committed, for whatever reason
+  uint64_t bytes_written = 0;  // pages written to the WAL; a checkpoint writes at most as much again
   uint64_t flush_errors = 0;   // transactions or openings that failed
 };
 
 // Thread-safe.
 class RequestLog {
  public:
-  // Never fails: a file that cannot be used is a status(), and is tried again every reopen_ms (except a
-  // database of a newer version, which is left alone). Starts the writer thread.
+  // Never fails: a file that cannot be used is a status(), and is tried again every reopen_ms. A database of
+  // a newer version is left as it is. Starts the writer thread.
   static std::unique_ptr<RequestLog> open(RequestLogOptions options);
   ~RequestLog();  // writes what waits, within a bounded time
   RequestLog(const RequestLog&) = delete;
