@@ -219,10 +219,12 @@ void ConnectionPoller::take_returned() {
     c->deadline_us = INT64_MAX;
     int64_t idle_ms = c->is_overflow ? kOverflowHeadMs : limits_.idle_timeout_ms + kIdleGraceMs;
     int64_t deadline_us = monotonic_us() + idle_ms * 1000;
-    if (try_dispatch(c.get()))  // pipelined
+    if (try_dispatch(c.get())) {  // pipelined
       ready_(std::move(c));
-    else
-      watch(std::move(c), std::min(c->deadline_us, deadline_us));
+      continue;
+    }
+    deadline_us = std::min(deadline_us, c->deadline_us);
+    watch(std::move(c), deadline_us);
   }
 }
 
