@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <sqlite3.h>
 
+#include <charconv>
 #include <cstring>
 #include <memory>
 
@@ -32,8 +33,10 @@ void read(sqlite3_stmt* s, int column, std::string* out) {
 void read(sqlite3_stmt* s, int column, double* out) { *out = sqlite3_column_double(s, column); }
 void read(sqlite3_stmt* s, int column, int* out) { *out = sqlite3_column_int(s, column); }
 void read(sqlite3_stmt* s, int column, int64_t* out) { *out = sqlite3_column_int64(s, column); }
-void read(sqlite3_stmt* s, int column, uint64_t* out) {  // stored as the same 64 bits
-  *out = static_cast<uint64_t>(sqlite3_column_int64(s, column));
+void read(sqlite3_stmt* s, int column, uint64_t* out) {  // decimal text: SQLite's integers are signed
+  std::string text;
+  read(s, column, &text);
+  std::from_chars(text.data(), text.data() + text.size(), *out);
 }
 
 // Columns are found by name: a file of a newer version may have more, one of an older version fewer.
@@ -59,8 +62,8 @@ Result<std::vector<ipc::RequestRecord>> rows_from_database(const std::string& pa
   if (rc != SQLITE_OK) return failed(path, db.get());
   sqlite3_busy_timeout(db.get(), kBusyMs);
   constexpr const char* kSelect =
-      "SELECT * FROM requests WHERE received_us >= ?1 AND (?2 = '' OR status = ?2) AND (?3 = '' OR client = ?3) "
-      "ORDER BY received_us DESC LIMIT ?4";
+      "SELECT * FROM requests WHERE finished_us >= ?1 AND (?2 = '' OR status = ?2) AND (?3 = '' OR client = ?3) "
+      "ORDER BY rowid DESC LIMIT ?4";
   sqlite3_stmt* prepared = nullptr;
   if (sqlite3_prepare_v2(db.get(), kSelect, -1, &prepared, nullptr) != SQLITE_OK) return failed(path, db.get());
   const Statement statement(prepared);

@@ -1,0 +1,183 @@
+"""The `tandem` command on a real model: tools without a server, and the verbs that talk to one."""
+import json
+import math
+import os
+import subprocess
+
+import pytest
+from conftest import BIN, GEMMA3, SMOLLM2
+
+TANDEM = os.path.join(BIN, "tandem")
+GPL3 = "/usr/share/common-licenses/GPL-3"
+GOLDEN = os.path.join(os.path.dirname(__file__), "../golden/reference")
+
+
+def tandem(*args, text=None, code=0, timeout=300, env=None):
+    done = subprocess.run([TANDEM, *map(str, args)], input=text, capture_output=True, text=True, timeout=timeout,
+                          env={**os.environ, **(env or {})})
+    assert done.returncode == code, f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    return done.stdout, done.stderr
+
+
+def golden(name):
+    with open(os.path.join(GOLDEN, name + ".json"), encoding="utf-8") as f:
+        return json.load(f)
+
+
+VERBS = ["serve", "chat", "inspect", "tokenize", "bench", "eval", "doctor", "log"]
+
+
+def test_help_lists_the_verbs_and_each_verb_explains_itself():
+    out, _ = tandem("--help")
+    for verb in VERBS:
+        assert f"\n  {verb} " in out
+        text, _ = tandem(verb, "--help")
+        assert "Usage:" in text or "Options:" in text
+    assert tandem("--version")[0].startswith("tandem ")
+    for absent in ["status", "degrade", "bundle", "quantize"]:
+        assert f"\n  {absent} " not in out
+
+
+@pytest.mark.parametrize("args", [[], ["frobnicate"], ["bench"], ["log", "--limit", "0"], ["log", "--status", "odd"],
+                                  ["eval", "--model", "x"], ["serve", "--port", "70000"]])
+def test_wrong_use_is_exit_code_2(args):
+    _, err = tandem(*args, code=2)
+    assert err.strip()
+
+
+def test_tokenize_equals_the_golden_ids():
+    for name, model in [("smollm2", SMOLLM2), ("gemma3", GEMMA3)]:
+        for case in [c for c in golden(name)["tokenize"] if "\0" not in c["text"]][:12]:
+            out, _ = tandem("tokenize", "--model", model, "--ids", "--no-special", "-", text=case["text"])
+            assert [int(i) for i in out.split()] == case["ids"], case["text"]
+    case = golden("smollm2")["tokenize_parse_special"][0]
+    out, _ = tandem("tokenize", "--model", SMOLLM2, "--ids", "--parse-special", case["text"])
+    assert [int(i) for i in out.split()] == case["ids"]
+    out, _ = tandem("tokenize", "--model", GEMMA3, "Hello 🙂")
+    lines = out.strip().split("\n")
+    assert lines[0].split() == ["2", '"<bos>"'] and '"Hello"' in lines[1]
+
+
+def test_tokenize_refuses_what_is_not_utf8():
+    done = subprocess.run([TANDEM, "tokenize", "--model", SMOLLM2, "-"], input=b"ab\xff", capture_output=True)
+    assert done.returncode == 78 and b"UTF-8 at byte 2" in done.stderr
+
+
+def test_inspect():
+    out, _ = tandem("inspect", "--model", SMOLLM2)
+    assert "architecture llama" in out and "Q4_1" in out and "smollm" in out
+    d = json.loads(tandem("inspect", "--model", SMOLLM2, "--json")[0])
+    assert d["version"] == 3 and d["architecture"] == "llama"
+    assert d["model"]["served"] and d["model"]["context_tokens"] == 8192 and d["model"]["layers"] == 30
+    assert d["vocabulary"]["served"] and d["vocabulary"]["tokens"] == 49152 and d["vocabulary"]["chat_template"]
+    assert sum(t["tensors"] for t in d["tensors_by_type"].values()) == len(d["tensors"]) == 272
+    assert sum(t["bytes"] for t in d["tensors"]) <= os.path.getsize(SMOLLM2)
+    assert d["keys"]["llama.rope.freq_base"]["value"] == 100000.0
+    g = json.loads(tandem("inspect", "--model", GEMMA3, "--json")[0])
+    assert g["architecture"] == "gemma3" and not g["vocabulary"]["chat_template"]
+
+
+@pytest.mark.parametrize("verb", ["inspect", "tokenize", "bench", "doctor"])
+def test_bad_model_files_get_a_message(tmp_path, verb):
+    extra = ["hello"] if verb == "tokenize" else []
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"<!DOCTYPE html>" * 100)
+    out, err = tandem(verb, "--model", bad, *extra, code=1 if verb == "doctor" else 78)
+    assert "bad.gguf" in out + err and "GGUF" in out + err
+    with open(SMOLLM2, "rb") as f:
+        bad.write_bytes(f.read(5_000_000))
+    out, err = tandem(verb, "--model", bad, *extra, code=1 if verb == "doctor" else 78)
+    assert "truncated" in out + err
+    _, err = tandem(verb, "--model", tmp_path / "none.gguf", *extra, code=1)
+    assert "none.gguf: No such file" in err
+    _, err = tandem(verb, "--model", tmp_path, *extra, code=1)
+    assert "is a directory" in err
+
+
+def test_eval_matches_the_reference_perplexity():
+    reference = golden("smollm2")["gpl3_first_tokens"]
+    n = reference["n_tokens_with_bos"]
+    out, _ = tandem("eval", "--model", SMOLLM2, "--text", GPL3, "--tokens", n, "--json")
+    d = json.loads(out)
+    assert d["tokens"] == n and d["scored"] == n - 1
+    assert abs(d["perplexity"] / reference["perplexity_float32"] - 1) < 0.01
+    assert math.isclose(math.exp(d["mean_nll"]), d["perplexity"], rel_tol=1e-4)
+    _, err = tandem("eval", "--model", SMOLLM2, "--text", "/nonexistent", code=1)
+    assert "/nonexistent" in err
+
+
+def test_bench_prints_exactly_the_agreed_json():
+    out, err = tandem("bench", "--model", SMOLLM2, "--prompt", 32, "--gen", 4, "--batch", "1,3", "--repeat", 1, "--json")
+    assert out.count("\n") == 1 and "batch 3" in err
+    d = json.loads(out)
+    assert list(d) == ["results", "peak_memory_bytes"]
+    assert [r["batch"] for r in d["results"]] == [1, 3]
+    for r in d["results"]:
+        assert list(r) == ["batch", "prompt", "gen", "prefill_tokens_per_s", "decode_tokens_per_s",
+                           "read_bandwidth_share", "int8_peak_share"]
+        assert r["prompt"] == 32 and r["gen"] == 4
+        assert r["prefill_tokens_per_s"] > 0 and r["decode_tokens_per_s"] > 0
+        assert 0 < r["read_bandwidth_share"] < 1.5 and 0 < r["int8_peak_share"] < 1.5
+    assert d["peak_memory_bytes"] > 90_000_000
+    out, _ = tandem("bench", "--model", SMOLLM2, "--prompt", 16, "--gen", 2, "--repeat", 1)
+    assert "prefill tokens/s" in out and "GB/s" in out
+    _, err = tandem("bench", "--model", SMOLLM2, "--prompt", 9000, code=78)
+    assert "8192" in err
+    _, err = tandem("bench", "--model", SMOLLM2, "--batch", "0", code=78)
+    assert "--batch" in err and "1024" in err
+
+
+def test_doctor(tmp_path):
+    out, _ = tandem("doctor", "--model", SMOLLM2, "--state", tmp_path)
+    for word in ["state folder", "features", "kernels", "matmul Q4_1", "attention", "memory bandwidth", "integer peak",
+                 "chat template"]:
+        assert word in out, word
+    assert "\nfail" not in out
+    out, _ = tandem("doctor", "--force-isa", "avx9000", "--state", tmp_path, code=1)
+    assert "\nfail  kernels" in out and "remedy" in out
+    (tmp_path / "file").write_text("x")
+    out, _ = tandem("doctor", "--state", tmp_path / "file", code=1)
+    assert "fail  state folder" in out
+
+
+def test_tools_run_in_the_sandbox():
+    """The worker reads its model from a descriptor: its name means nothing to it."""
+    odd = "/proc/self/fd/0"
+    with open(SMOLLM2, "rb") as f:
+        done = subprocess.run([TANDEM, "inspect", "--model", odd, "--json"], stdin=f, capture_output=True, text=True)
+    assert done.returncode == 0 and json.loads(done.stdout)["file"] == "0"
+
+
+def test_chat_and_log_without_a_server():
+    for args in [["chat", "hi"], ["log"]]:
+        _, err = tandem(*args, "--url", "http://127.0.0.1:1", code=1)
+        assert "no server answers" in err and "tandem serve --model" in err
+    _, err = tandem("log", "--db", "/nonexistent.db", code=1)
+    assert "/nonexistent.db" in err
+    _, err = tandem("log", "--url", "http://127.0.0.1:1", "--since", "yesterday", code=1)
+    assert "--since" in err
+
+
+def test_chat_streams_an_answer(appliance):
+    out, err = tandem("chat", "--url", appliance.url, "--temperature", 0, "--max-tokens", 12, "What", "is", "2+2?")
+    assert out.strip()
+    whole = appliance.client().chat.completions.create(
+        model=appliance.model_name, temperature=0, max_tokens=12, messages=[{"role": "user", "content": "What is 2+2?"}])
+    assert out.rstrip("\n") == whole.choices[0].message.content.rstrip("\n")
+    assert ("token limit" in err) == (whole.choices[0].finish_reason == "length")
+    out, _ = tandem("chat", "--url", appliance.url, "--temperature", 0, "--max-tokens", 4, text="Say one.\nSay two.\n")
+    assert len(out.strip()) > 0
+    _, err = tandem("chat", "--url", appliance.url, "--temperature", 2, "--max-tokens", 1 << 23, "hi", code=1)
+    assert "400" in err
+
+
+def test_log_shows_rows_from_server_and_file(appliance):
+    tandem("chat", "--url", appliance.url, "--max-tokens", 3, "hello")
+    rows = appliance.wait_for_rows(1)
+    out, _ = tandem("log", "--url", appliance.url, "--limit", 5)
+    assert out.startswith("RECEIVED") and rows[0]["id"] in out
+    served = json.loads(tandem("log", "--url", appliance.url, "--json", "--limit", 1, "--since", "1h")[0])["data"]
+    stored = json.loads(tandem("log", "--db", os.path.join(appliance.state, "requests.db"), "--json", "--limit", 1)[0])["data"]
+    assert served == stored and served[0]["endpoint"] == "chat" and served[0]["completion_tokens"] > 0
+    out, err = tandem("log", "--url", appliance.url, "--status", "failed")
+    assert out == "" and "no request matches" in err
