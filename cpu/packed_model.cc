@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+
+#include "model/weight_check.h"
 
 namespace tandem {
 namespace {
@@ -88,11 +91,15 @@ Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weigh
     const int64_t slab = std::max<int64_t>(1, (16 << 20) / (kTileRows * row_bytes(w)));
     for (int64_t first = 0; first < tiles; first += slab) {
       const int64_t count = std::min(slab, tiles - first);
+      std::atomic<bool> is_finite = true;  // checked here, where the rows are in the cache anyway
       team->run([&](TeamMember& member) {
         member.share(count, 8, [&](int64_t begin, int64_t end) {
+          const int64_t row_end = std::min(w.n_rows, (first + end) * kTileRows);
+          if (!check_finite_rows(w, (first + begin) * kTileRows, row_end).ok()) is_finite = false;
           kernels.pack_tiles(w.type, w.data, w.n_rows, w.n_cols, first + begin, first + end, data);
         });
       });
+      if (!is_finite) return data_loss(job.name + ": " + check_finite_rows(w, 0, w.n_rows).message());
       n_done += count * kTileRows * row_bytes(w);
       if (on_progress) on_progress(std::min(1.0f, static_cast<float>(n_done) / static_cast<float>(n_total)));
     }

@@ -71,7 +71,11 @@ Status load_backend(const ModelConfig& config, const Config& settings, const Hos
   options.float_activations = settings.cpu_activations == "f32";
   options.page_size = static_cast<int>(settings.cache_page_size_tokens);
   options.on_progress = [&](float fraction) { progress("repacking weights", fraction); };
-  CHECK_ASSIGN(model->backend, create_cpu_backend(config, weights, options));
+  auto backend = create_cpu_backend(config, weights, options);
+  if (!backend.ok()) {  // which tensor is said; which file only this room knows
+    return {backend.status().code(), model->file->name() + ": " + backend.status().message()};
+  }
+  model->backend = std::move(backend).value();
   model->file->release_pages();
   model->info.device = "cpu";
   model->info.isa = kernels->isa;
@@ -124,7 +128,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, con
     if (fstat(file.fd.get(), &st) == 0) info.file_bytes += st.st_size;
   }
   CHECK_ASSIGN(model->file, GgufModel::open(std::move(files)));
-  CHECK_ASSIGN(ModelConfig config, read_model_config(*model->file));
+  CHECK_ASSIGN(ModelConfig config, read_model_config(*model->file, static_cast<int>(settings.model_context_tokens)));
   CHECK_ASSIGN(Vocabulary vocabulary, read_vocabulary(*model->file));
   load_chat_template(vocabulary, model.get());
   CHECK_ASSIGN(model->tokenizer, Tokenizer::create(std::move(vocabulary)));

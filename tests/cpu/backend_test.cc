@@ -1,6 +1,7 @@
 // What CpuBackend refuses, reports and draws; that its reference mode computes the definition.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 
 #include "tests/cpu/tiny_model.h"
 
@@ -80,6 +81,17 @@ TEST_CASE("a tensor type that the kernels do not serve is named") {
   const auto created = create_cpu_backend(model.config, model.weights, ref_options());
   CHECK(created.status().code() == StatusCode::kUnimplemented);
   CHECK(created.status().message().find("layer 1 w_up") != std::string::npos);
+}
+
+TEST_CASE("C-39: a scale that is no number is found while packing, with tensor and row") {
+  TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 1);
+  WeightView& w = model.weights.layers[1].w_down;
+  const int64_t row_bytes = w.n_cols / 32 * 34;
+  const uint16_t nan = 0x7e00;
+  std::memcpy(const_cast<uint8_t*>(w.data) + 19 * row_bytes + 34, &nan, sizeof nan);
+  const auto created = create_cpu_backend(model.config, model.weights, ref_options(2));
+  CHECK(created.status().code() == StatusCode::kDataLoss);
+  CHECK(created.status().message().find("layer 1 w_down: row 19, block 1 of type Q8_0") == 0);
 }
 
 TEST_CASE("packing reports progress from above 0 to 1, and needs the weights no longer") {
