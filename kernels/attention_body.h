@@ -182,33 +182,62 @@ void score(const float* const* q, const Run& run, int head_dim, int begin, int e
   for (; v < vectors; ++v) score_some<kRows, 1>(q, run, v, head_dim, scores);
 }
 
-// Scores to weights e^(score - new max) in place; slots outside [begin, end) become 0, whatever they held.
-// Updates the row's maximum and sum and returns what the row's earlier sums shrink by.
-float softmax_step(const AttentionParams& p, float* scores, int begin, int end, float* max, float* sum) {
-  Vec s[kVectors], high = simd::splat(-INFINITY);
+// What a row sees of a run of keys.
+struct Seen {
+  int begin, end;  // slots of the run; empty if begin >= end
+};
+
+// Scaled and capped score; slots outside the seen ones become -infinity, whatever they held.
+TANDEM_SIMD Vec masked_score(const AttentionParams& p, const float* scores, int slot, Seen seen) {
+  Vec s = simd::mul(simd::load(scores + slot), simd::splat(p.scale));
+  if (p.softcap > 0) {
+    const Vec cap = simd::splat(p.softcap);
+    s = simd::mul(cap, simd::tanh(simd::div(s, cap)));
+  }
+  return simd::keep(s, seen.begin - slot, seen.end - slot, -INFINITY);
+}
+
+// Scores to weights e^(score - new max) in place, for kRows rows side by side (one row is all latency).
+// Updates each row's maximum and sum; shrink[r] is what the row's earlier sums shrink by.
+template <int kRows>
+void softmax_step(const AttentionParams& p, float (*scores)[kKeysAtOnce], const Seen* seen, float* max,
+                  float* sum, float* shrink) {
+  Vec high[kRows], total[kRows];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    high[r] = simd::splat(-INFINITY);
+    total[r] = simd::zero();
 #pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) {
-    s[v] = simd::mul(simd::load(scores + v * kLanes), simd::splat(p.scale));
-    if (p.softcap > 0) {
-      const Vec cap = simd::splat(p.softcap);
-      s[v] = simd::mul(cap, simd::tanh(simd::div(s[v], cap)));
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec s = masked_score(p, scores[r], v * kLanes, seen[r]);
+      simd::store(scores[r] + v * kLanes, s);
+      high[r] = simd::max(high[r], s);
     }
-    s[v] = simd::keep(s[v], begin - v * kLanes, end - v * kLanes, -INFINITY);
-    high = simd::max(high, s[v]);
   }
-  const float run_max = simd::largest(high);
-  const float new_max = run_max > *max ? run_max : *max;
-  Vec total = simd::zero();
+  alignas(64) float change[kLanes] = {};
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    const float run_max = simd::largest(high[r]);
+    const float new_max = run_max > max[r] ? run_max : max[r];
+    change[r] = max[r] - new_max;
+    max[r] = new_max;
+  }
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
-    const Vec w = simd::exp(simd::sub(s[v], simd::splat(new_max)));
-    simd::store(scores + v * kLanes, w);
-    total = simd::add(total, w);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const Vec s = simd::load(scores[r] + v * kLanes);
+      const Vec w = simd::exp(simd::sub(s, simd::splat(max[r])));
+      simd::store(scores[r] + v * kLanes, w);
+      total[r] = simd::add(total[r], w);
+    }
   }
-  const float shrink = simd::first_lane(simd::exp(simd::splat(*max - new_max)));
-  *max = new_max;
-  *sum = *sum * shrink + simd::sum(total);
-  return shrink;
+  simd::store(change, simd::exp(simd::load(change)));
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    shrink[r] = change[r];
+    sum[r] = sum[r] * change[r] + simd::sum(total[r]);
+  }
 }
 
 // For each of kRows rows: acc[0, kWide * kLanes) += sum over slots [begin, end), ascending, of weight * v.
@@ -272,10 +301,6 @@ struct RowBlock {
   }
 };
 
-// What a row sees of a run of keys.
-struct Seen {
-  int begin, end;  // slots of the run; empty if begin >= end
-};
 Seen seen_of(const RowBlock& b, int r, int run_begin) {
   const int pos = b.pos(r), first = first_visible_key(pos, b.p.window) - run_begin, last = pos - run_begin;
   return {first > 0 ? first : 0, last < kKeysAtOnce ? last + 1 : kKeysAtOnce};
@@ -299,11 +324,9 @@ void attend_rows(const RowBlock& b, const Run& run, int run_begin, int first_row
   }
   alignas(64) float scores[kRows][kKeysAtOnce] = {};
   score<kRows>(q, run, head_dim, any.begin, any.end, scores);
-  for (int i = 0; i < kRows; ++i) {
-    const float shrink = softmax_step(p, scores[i], seen[i].begin, seen[i].end, b.s.max + first_row + i,
-                                      b.s.sum + first_row + i);
-    shrink_row(acc[i], head_dim, shrink);
-  }
+  float shrink[kRows];
+  softmax_step<kRows>(p, scores, seen, b.s.max + first_row, b.s.sum + first_row, shrink);
+  for (int i = 0; i < kRows; ++i) shrink_row(acc[i], head_dim, shrink[i]);
   if (all.begin >= all.end) {
     for (int i = 0; i < kRows; ++i) {
       add_values<1>(scores + i, seen[i].begin, seen[i].end, run, head_dim, acc + i);

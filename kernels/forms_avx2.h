@@ -18,10 +18,10 @@ namespace {
 
 struct Block256 {
   __m256i q[8];    // unsigned bytes, or signed (kIsSigned)
-  __m256 scale;    // kSuper with two scales: d alone
-  __m256 min;      // value added; two mins: dmin / 32
-  __m256i scales[2];  // int32
-  __m256i mins[2];
+  __m256 scale;    // of all values, or of the first 16
+  __m256 scale2;   // kIsSplit: of the last 16
+  __m256 min;      // added to each value; kIsSplit: minus 1/32 of it, for the first 16
+  __m256 min2;
 };
 
 TANDEM_INLINE __m256 load_half8(const uint8_t* p) {
@@ -128,23 +128,13 @@ struct Form256 {
       const uint8_t* mins =
           group + 64 + 16 * (kShape.group * kShape.n_scales + kShape.n_mins * i) + 8 * half;
       const __m256 d = load_half8(halfs);
-      w->scales[0] = load_i8x8(scales);
-      if constexpr (kIsSplit) {
-        w->scales[1] = load_i8x8(scales + 16);
-        w->scale = d;
-      } else {
-        w->scale = _mm256_mul_ps(d, _mm256_cvtepi32_ps(w->scales[0]));
-      }
+      w->scale = _mm256_mul_ps(d, _mm256_cvtepi32_ps(load_i8x8(scales)));
+      if constexpr (kIsSplit) w->scale2 = _mm256_mul_ps(d, _mm256_cvtepi32_ps(load_i8x8(scales + 16)));
       if constexpr (kHasMin) {
-        const __m256 dmin = load_half8(halfs + 32);
-        w->mins[0] = load_i8x8(mins);
-        if constexpr (kIsSplit) {
-          w->mins[1] = load_i8x8(mins + 16);
-          w->min = _mm256_mul_ps(dmin, _mm256_set1_ps(1.0f / 32));
-        } else {
-          const __m256i minus = _mm256_sub_epi32(_mm256_setzero_si256(), w->mins[0]);
-          w->min = _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(minus));
-        }
+        // Two minimums multiply -32 * sum of their half, one the sum itself.
+        const __m256 dmin = _mm256_mul_ps(load_half8(halfs + 32), _mm256_set1_ps(kIsSplit ? 1.0f / 32 : -1.0f));
+        w->min = _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(load_i8x8(mins)));
+        if constexpr (kIsSplit) w->min2 = _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(load_i8x8(mins + 16)));
       }
     }
   }
@@ -154,13 +144,11 @@ struct Form256 {
     __m256i level = _mm256_slli_epi32(w.q[j], 24 - 8 * t);
     level = kIsSigned ? _mm256_srai_epi32(level, 24) : _mm256_srli_epi32(level, 24);
     level = _mm256_sub_epi32(level, _mm256_set1_epi32(kOffset));
-    if constexpr (kIsSplit) level = _mm256_mullo_epi32(level, w.scales[j / 4]);
-    const __m256 product = _mm256_mul_ps(w.scale, _mm256_cvtepi32_ps(level));
-    if constexpr (kIsSplit && kHasMin) {
-      const __m256i min = _mm256_mullo_epi32(w.mins[j / 4], _mm256_set1_epi32(-32));
-      return _mm256_add_ps(product, _mm256_mul_ps(w.min, _mm256_cvtepi32_ps(min)));
-    }
-    return kHasMin ? _mm256_add_ps(product, w.min) : product;
+    const __m256 scale = kIsSplit && j >= 4 ? w.scale2 : w.scale;
+    const __m256 product = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(level));
+    if constexpr (!kHasMin) return product;
+    if constexpr (!kIsSplit) return _mm256_add_ps(product, w.min);
+    return _mm256_add_ps(product, _mm256_mul_ps(j < 4 ? w.min : w.min2, _mm256_set1_ps(-32.0f)));
   }
 };
 

@@ -15,10 +15,10 @@ namespace {
 
 struct Block512 {
   __m512i q[8];       // unsigned bytes; the offset is owed through ActBlock::c*
-  __m512 scale;       // kSuper with two scales: d alone
-  __m512 min;         // kHalfMin, one min: value added; two mins: dmin / 32
-  __m512i scales[2];  // int32
-  __m512i mins[2];
+  __m512 scale;       // of all values, or of the first 16
+  __m512 scale2;      // kIsSplit: of the last 16
+  __m512 min;         // added to each value; kIsSplit: minus 1/32 of it, for the first 16
+  __m512 min2;
 };
 
 TANDEM_INLINE __m512 load_half16(const uint8_t* p) {
@@ -139,23 +139,13 @@ struct Form512 {
       const uint8_t* scales = group + 64 + 16 * kShape.n_scales * i;
       const uint8_t* mins = group + 64 + 16 * (kShape.group * kShape.n_scales + kShape.n_mins * i);
       const __m512 d = load_half16(group);
-      w->scales[0] = load_i8x16(scales);
-      if constexpr (kIsSplit) {
-        w->scales[1] = load_i8x16(scales + 16);
-        w->scale = d;
-      } else {
-        w->scale = _mm512_mul_ps(d, _mm512_cvtepi32_ps(w->scales[0]));
-      }
+      w->scale = _mm512_mul_ps(d, _mm512_cvtepi32_ps(load_i8x16(scales)));
+      if constexpr (kIsSplit) w->scale2 = _mm512_mul_ps(d, _mm512_cvtepi32_ps(load_i8x16(scales + 16)));
       if constexpr (kHasMin) {
-        const __m512 dmin = load_half16(group + 32);
-        w->mins[0] = load_i8x16(mins);
-        if constexpr (kIsSplit) {
-          w->mins[1] = load_i8x16(mins + 16);
-          w->min = _mm512_mul_ps(dmin, _mm512_set1_ps(1.0f / 32));
-        } else {
-          w->min = _mm512_mul_ps(dmin, _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_setzero_si512(),
-                                                                           w->mins[0])));
-        }
+        // Two minimums multiply -32 * sum of their half, one the sum itself.
+        const __m512 dmin = _mm512_mul_ps(load_half16(group + 32), _mm512_set1_ps(kIsSplit ? 1.0f / 32 : -1.0f));
+        w->min = _mm512_mul_ps(dmin, _mm512_cvtepi32_ps(load_i8x16(mins)));
+        if constexpr (kIsSplit) w->min2 = _mm512_mul_ps(dmin, _mm512_cvtepi32_ps(load_i8x16(mins + 16)));
       }
     }
   }
@@ -165,13 +155,11 @@ struct Form512 {
     const __m512i byte = _mm512_and_si512(_mm512_srli_epi32(w.q[j], static_cast<unsigned>(8 * t)),
                                           _mm512_set1_epi32(255));
     __m512i level = _mm512_sub_epi32(byte, _mm512_set1_epi32(kOffset));
-    if constexpr (kIsSplit) level = _mm512_mullo_epi32(level, w.scales[j / 4]);
-    const __m512 product = _mm512_mul_ps(w.scale, _mm512_cvtepi32_ps(level));
-    if constexpr (kIsSplit && kHasMin) {
-      const __m512i min = _mm512_mullo_epi32(w.mins[j / 4], _mm512_set1_epi32(-32));
-      return _mm512_add_ps(product, _mm512_mul_ps(w.min, _mm512_cvtepi32_ps(min)));
-    }
-    return kHasMin ? _mm512_add_ps(product, w.min) : product;
+    const __m512 scale = kIsSplit && j >= 4 ? w.scale2 : w.scale;
+    const __m512 product = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(level));
+    if constexpr (!kHasMin) return product;
+    if constexpr (!kIsSplit) return _mm512_add_ps(product, w.min);
+    return _mm512_add_ps(product, _mm512_mul_ps(j < 4 ? w.min : w.min2, _mm512_set1_ps(-32.0f)));
   }
 };
 

@@ -72,8 +72,8 @@ struct KernelTable {
   // --- matmul ------------------------------------------------------------------------------------
   // Bytes of one quantized activation row of n_cols; a multiple of 64. The same for all weight types.
   size_t (*act_row_bytes)(int64_t n_cols);
-  // x: [n_cols] floats -> act: per 32 values int8 with one scale (and sum), and int8 of what that left. act: 64-byte aligned, here and
-  // in matmul. A NaN or infinity in x makes every result of its block's rows NaN.
+  // x: [n_cols] floats -> act: 16-bit integers (two planes of int8) with one scale and sum per 32 values
+  // (act_block.h). act: 64-byte aligned, here and in matmul. A NaN or infinity in x makes every result of its block's rows NaN.
   void (*quantize_act)(const float* x, int64_t n_cols, uint8_t* act);
   // y[m][n] = sum_k act[m][k] * w[n][k] for n in tiles [tile_begin, tile_end), m in [0, M).
   // y: row stride ldy floats; only columns < n_rows are written. F32/F16/BF16 weights are served too.

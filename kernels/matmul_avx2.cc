@@ -15,9 +15,9 @@ TANDEM_INLINE __m256i broadcast4(const int8_t* p) {
   return _mm256_set1_epi32(x);
 }
 
-// Exact dot products of vectors [kBegin, kBegin + 4 or 8) with the activations, added to `sum`.
+// Exact dot products of vectors [kBegin, kEnd) with one plane, added to `sum`.
 template <typename Form, int kBegin, int kEnd>
-TANDEM_INLINE __m256i dot(const Block256& w, const int8_t* a, __m256i sum) {
+TANDEM_INLINE __m256i dot_plane(const Block256& w, const int8_t* a, __m256i sum) {
   const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 8
   for (int j = kBegin; j < kEnd; j += Form::kSteps) {
@@ -37,6 +37,19 @@ TANDEM_INLINE __m256i dot(const Block256& w, const int8_t* a, __m256i sum) {
   return sum;
 }
 
+// sum + 256 * coarse + fine
+template <typename Form, int kBegin, int kEnd>
+TANDEM_INLINE __m256i dot(const Block256& w, const ActBlock& a, __m256i sum) {
+  const __m256i coarse = dot_plane<Form, kBegin, kEnd>(w, a.coarse, _mm256_setzero_si256());
+  const __m256i fine = dot_plane<Form, kBegin, kEnd>(w, a.fine, sum);
+  return _mm256_add_epi32(_mm256_slli_epi32(coarse, 8), fine);
+}
+
+// acc += sums * (scale * d)
+TANDEM_INLINE __m256 add_scaled(__m256i sums, __m256 scale, __m256 d, __m256 acc) {
+  return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_mul_ps(scale, d), acc);
+}
+
 template <typename Form>
 TANDEM_INLINE __m256i first_sum(const ActBlock& a) {
   if constexpr (Form::kOffset == 8) return _mm256_set1_epi32(a.c8);
@@ -48,22 +61,17 @@ template <typename Form>
 TANDEM_INLINE __m256 add_block(const Block256& w, const ActBlock& a, __m256 acc) {
   const __m256 d = _mm256_set1_ps(a.d);
   if constexpr (Form::kIsSplit) {
-    const __m256i first0 = Form::kOffset ? _mm256_set1_epi32(a.c32[0]) : _mm256_setzero_si256();
-    const __m256i first1 = Form::kOffset ? _mm256_set1_epi32(a.c32[1]) : _mm256_setzero_si256();
-    const __m256i part0 = _mm256_mullo_epi32(dot<Form, 0, 4>(w, a.qs, first0), w.scales[0]);
-    const __m256i part1 = _mm256_mullo_epi32(dot<Form, 4, 8>(w, a.qs, first1), w.scales[1]);
-    const __m256 sum = _mm256_cvtepi32_ps(_mm256_add_epi32(part0, part1));
-    acc = _mm256_fmadd_ps(sum, _mm256_mul_ps(w.scale, d), acc);
+    const __m256i low = Form::kOffset ? _mm256_set1_epi32(a.c32[0]) : _mm256_setzero_si256();
+    const __m256i high = Form::kOffset ? _mm256_set1_epi32(a.c32[1]) : _mm256_setzero_si256();
+    acc = add_scaled(dot<Form, 0, 4>(w, a, low), w.scale, d, acc);
+    acc = add_scaled(dot<Form, 4, 8>(w, a, high), w.scale2, d, acc);
     if constexpr (Form::kHasMin) {
-      const __m256i m0 = _mm256_mullo_epi32(w.mins[0], _mm256_set1_epi32(a.c32[0]));
-      const __m256i m1 = _mm256_mullo_epi32(w.mins[1], _mm256_set1_epi32(a.c32[1]));
-      const __m256 mins = _mm256_cvtepi32_ps(_mm256_add_epi32(m0, m1));
-      acc = _mm256_fmadd_ps(mins, _mm256_mul_ps(w.min, d), acc);
+      acc = add_scaled(_mm256_set1_epi32(a.c32[0]), w.min, d, acc);
+      acc = add_scaled(_mm256_set1_epi32(a.c32[1]), w.min2, d, acc);
     }
     return acc;
   }
-  const __m256i sum = dot<Form, 0, 8>(w, a.qs, first_sum<Form>(a));
-  acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(w.scale, d), acc);
+  acc = add_scaled(dot<Form, 0, 8>(w, a, first_sum<Form>(a)), w.scale, d, acc);
   if constexpr (Form::kHasMin) acc = _mm256_fmadd_ps(w.min, _mm256_set1_ps(a.s), acc);
   return acc;
 }
@@ -78,12 +86,11 @@ void multiply(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* ac
   for (int64_t b = 0; b < n_blocks; ++b) {
     Block256 w;
     Form::load(tile, b, half, &w);
-    const uint8_t* a = act + static_cast<size_t>(b) * sizeof(ActPair);
+    const uint8_t* a = act + static_cast<size_t>(b) * sizeof(ActBlock);
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {
-      const auto& pair = *reinterpret_cast<const ActPair*>(a + static_cast<size_t>(m) * act_stride);
-      acc[m] = add_block<Form>(w, pair.coarse, acc[m]);
-      acc[m] = add_block<Form>(w, pair.fine, acc[m]);
+      const auto& block = *reinterpret_cast<const ActBlock*>(a + static_cast<size_t>(m) * act_stride);
+      acc[m] = add_block<Form>(w, block, acc[m]);
     }
   }
 #pragma GCC unroll 4

@@ -1,5 +1,5 @@
 // Matmul of the quantized tile forms with AVX-512 VNNI. One output element is: for each block of 32 k in
-// ascending order, an exact int32 dot product, converted, times (weight scale * activation scale), added by
+// ascending order, an exact int32 dot product (of both planes, joined), converted, times (weight scale * activation scale), added by
 // one fma (and one more for the minimum). kRows changes how many activation rows share an unpacked
 // block, never these operations or their order.
 #include "kernels/columns.h"
@@ -11,6 +11,7 @@ namespace {
 // Activation rows that stay in L2 (1 MB on Zen 4) while the weight tiles pass: 64 rows of K = 2048 are
 // 256 KB.
 constexpr int64_t kRowsInCache = 64;
+constexpr int kRowsAbreast = 4;  // rows whose dot products run side by side
 
 template <typename Form>
 TANDEM_INLINE __m512i first_sum(const ActBlock& a) {
@@ -20,36 +21,66 @@ TANDEM_INLINE __m512i first_sum(const ActBlock& a) {
   return _mm512_setzero_si512();
 }
 
-template <typename Form>
-TANDEM_INLINE __m512 add_block(const Block512& w, const ActBlock& a, __m512 acc) {
-  const __m512 d = _mm512_set1_ps(a.d);
-  if constexpr (Form::kIsSplit) {
-    __m512i part[2];
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-      part[h] = Form::kOffset ? _mm512_set1_epi32(a.c32[h]) : _mm512_setzero_si512();
+// Dot products of vectors [kBegin, kEnd) with both planes of kRows rows, step by step in all of them: several
+// chains must be in flight to hide the latency of a dot product, and the scheduler is too small to find
+// them. fine[] holds the start value and then 256 * coarse + fine.
+template <int kBegin, int kEnd, int kRows>
+TANDEM_INLINE void dot(const Block512& w, const ActBlock* const a[kRows], __m512i fine[kRows]) {
+  __m512i coarse[kRows];
 #pragma GCC unroll 4
-      for (int j = 4 * h; j < 4 * h + 4; ++j) {
-        part[h] = _mm512_dpbusd_epi32(part[h], w.q[j], broadcast4(a.qs + 4 * j));
-      }
-      part[h] = _mm512_mullo_epi32(part[h], w.scales[h]);
-    }
-    const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(part[0], part[1]));
-    acc = _mm512_fmadd_ps(sum, _mm512_mul_ps(w.scale, d), acc);
-    if constexpr (Form::kHasMin) {
-      const __m512i m0 = _mm512_mullo_epi32(w.mins[0], _mm512_set1_epi32(a.c32[0]));
-      const __m512i m1 = _mm512_mullo_epi32(w.mins[1], _mm512_set1_epi32(a.c32[1]));
-      const __m512 mins = _mm512_cvtepi32_ps(_mm512_add_epi32(m0, m1));
-      acc = _mm512_fmadd_ps(mins, _mm512_mul_ps(w.min, d), acc);
-    }
-    return acc;
-  }
-  __m512i sum = first_sum<Form>(a);
+  for (int m = 0; m < kRows; ++m) coarse[m] = _mm512_setzero_si512();
 #pragma GCC unroll 8
-  for (int j = 0; j < 8; ++j) sum = _mm512_dpbusd_epi32(sum, w.q[j], broadcast4(a.qs + 4 * j));
-  acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(w.scale, d), acc);
-  if constexpr (Form::kHasMin) acc = _mm512_fmadd_ps(w.min, _mm512_set1_ps(a.s), acc);
-  return acc;
+  for (int j = kBegin; j < kEnd; ++j) {
+#pragma GCC unroll 4
+    for (int m = 0; m < kRows; ++m) {
+      coarse[m] = _mm512_dpbusd_epi32(coarse[m], w.q[j], broadcast4(a[m]->coarse + 4 * j));
+      fine[m] = _mm512_dpbusd_epi32(fine[m], w.q[j], broadcast4(a[m]->fine + 4 * j));
+    }
+  }
+#pragma GCC unroll 4
+  for (int m = 0; m < kRows; ++m) fine[m] = _mm512_add_epi32(_mm512_slli_epi32(coarse[m], 8), fine[m]);
+}
+
+// acc += sums * (scale * d)
+TANDEM_INLINE __m512 add_scaled(__m512i sums, __m512 scale, __m512 d, __m512 acc) {
+  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), _mm512_mul_ps(scale, d), acc);
+}
+
+// One scale (and minimum) a block.
+template <typename Form, int kRows>
+TANDEM_INLINE void add_block(const Block512& w, const ActBlock* const a[kRows], __m512* acc) {
+  __m512i sums[kRows];
+#pragma GCC unroll 4
+  for (int m = 0; m < kRows; ++m) sums[m] = first_sum<Form>(*a[m]);
+  dot<0, 8, kRows>(w, a, sums);
+#pragma GCC unroll 4
+  for (int m = 0; m < kRows; ++m) {
+    acc[m] = add_scaled(sums[m], w.scale, _mm512_set1_ps(a[m]->d), acc[m]);
+    if constexpr (Form::kHasMin) acc[m] = _mm512_fmadd_ps(w.min, _mm512_set1_ps(a[m]->s), acc[m]);
+  }
+}
+
+// A scale (and minimum) for each half of the block.
+template <typename Form, int kRows>
+TANDEM_INLINE void add_split_block(const Block512& w, const ActBlock* const a[kRows], __m512* acc) {
+  __m512i low[kRows], high[kRows];
+#pragma GCC unroll 4
+  for (int m = 0; m < kRows; ++m) {
+    low[m] = Form::kOffset ? _mm512_set1_epi32(a[m]->c32[0]) : _mm512_setzero_si512();
+    high[m] = Form::kOffset ? _mm512_set1_epi32(a[m]->c32[1]) : _mm512_setzero_si512();
+  }
+  dot<0, 4, kRows>(w, a, low);
+  dot<4, 8, kRows>(w, a, high);
+#pragma GCC unroll 4
+  for (int m = 0; m < kRows; ++m) {
+    const __m512 d = _mm512_set1_ps(a[m]->d);
+    acc[m] = add_scaled(low[m], w.scale, d, acc[m]);
+    acc[m] = add_scaled(high[m], w.scale2, d, acc[m]);
+    if constexpr (Form::kHasMin) {
+      acc[m] = add_scaled(_mm512_set1_epi32(a[m]->c32[0]), w.min, d, acc[m]);
+      acc[m] = add_scaled(_mm512_set1_epi32(a[m]->c32[1]), w.min2, d, acc[m]);
+    }
+  }
 }
 
 // kRows activation rows times one tile.
@@ -62,12 +93,20 @@ void multiply(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, size_t 
   for (int64_t b = 0; b < n_blocks; ++b) {
     Block512 w;
     Form::load(tile, b, &w);
-    const uint8_t* a = act + static_cast<size_t>(b) * sizeof(ActPair);
+    const uint8_t* block = act + static_cast<size_t>(b) * sizeof(ActBlock);
+    constexpr int kStep = kRows < kRowsAbreast ? kRows : kRowsAbreast;
 #pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) {
-      const auto& pair = *reinterpret_cast<const ActPair*>(a + static_cast<size_t>(m) * act_stride);
-      acc[m] = add_block<Form>(w, pair.coarse, acc[m]);
-      acc[m] = add_block<Form>(w, pair.fine, acc[m]);
+    for (int m = 0; m < kRows; m += kStep) {
+      const ActBlock* a[kStep];
+#pragma GCC unroll 4
+      for (int i = 0; i < kStep; ++i) {
+        a[i] = reinterpret_cast<const ActBlock*>(block + static_cast<size_t>(m + i) * act_stride);
+      }
+      if constexpr (Form::kIsSplit) {
+        add_split_block<Form, kStep>(w, a, acc + m);
+      } else {
+        add_block<Form, kStep>(w, a, acc + m);
+      }
     }
   }
 #pragma GCC unroll 16

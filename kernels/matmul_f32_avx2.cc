@@ -61,8 +61,8 @@ void multiply_f32(const uint8_t* tile, int64_t n_blocks, int half, const float* 
   for (int m = 0; m < kRows; ++m) store_columns(y + m * ldy, columns, acc[m]);
 }
 
-TANDEM_INLINE __m256 load_int8(const int8_t* p) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+TANDEM_INLINE __m256i load_int8(const int8_t* p) {
+  return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
 
 // Quantized activations: as floats, then the same chain of fma.
@@ -77,11 +77,11 @@ void multiply_act(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t
     load_floats<kType>(tile, b, half, &block);
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
-      const auto& a = reinterpret_cast<const ActPair*>(act + static_cast<size_t>(m) * act_stride)[b];
+      const auto& a = reinterpret_cast<const ActBlock*>(act + static_cast<size_t>(m) * act_stride)[b];
       for (int h = 0; h < 4; ++h) {
-        const __m256 fine = _mm256_mul_ps(_mm256_set1_ps(a.fine.d), load_int8(a.fine.qs + 8 * h));
-        _mm256_store_ps(x[m] + 8 * h,
-                        _mm256_fmadd_ps(_mm256_set1_ps(a.coarse.d), load_int8(a.coarse.qs + 8 * h), fine));
+        const __m256i coarse = _mm256_slli_epi32(load_int8(a.coarse + 8 * h), 8);
+        const __m256i whole = _mm256_add_epi32(coarse, load_int8(a.fine + 8 * h));
+        _mm256_store_ps(x[m] + 8 * h, _mm256_mul_ps(_mm256_set1_ps(a.d), _mm256_cvtepi32_ps(whole)));
       }
     }
     for (int k = 0; k < QK; ++k) {

@@ -61,8 +61,8 @@ void multiply_f32(const uint8_t* tile, int64_t n_blocks, const float* x, int64_t
   for (int m = 0; m < kRows; ++m) _mm512_mask_storeu_ps(y + m * ldy, columns, acc[m]);
 }
 
-TANDEM_INLINE __m512 load_int8(const int8_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p))));
+TANDEM_INLINE __m512i load_int8(const int8_t* p) {
+  return _mm512_cvtepi8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
 // Quantized activations: as floats, then the same chain of fma.
@@ -77,11 +77,11 @@ void multiply_act(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, siz
     load_floats<kType>(tile, b, &block);
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
-      const auto& a = reinterpret_cast<const ActPair*>(act + static_cast<size_t>(m) * act_stride)[b];
+      const auto& a = reinterpret_cast<const ActBlock*>(act + static_cast<size_t>(m) * act_stride)[b];
       for (int h = 0; h < 2; ++h) {
-        const __m512 fine = _mm512_mul_ps(_mm512_set1_ps(a.fine.d), load_int8(a.fine.qs + 16 * h));
-        _mm512_store_ps(x[m] + 16 * h,
-                        _mm512_fmadd_ps(_mm512_set1_ps(a.coarse.d), load_int8(a.coarse.qs + 16 * h), fine));
+        const __m512i coarse = _mm512_slli_epi32(load_int8(a.coarse + 16 * h), 8);
+        const __m512i whole = _mm512_add_epi32(coarse, load_int8(a.fine + 16 * h));
+        _mm512_store_ps(x[m] + 16 * h, _mm512_mul_ps(_mm512_set1_ps(a.d), _mm512_cvtepi32_ps(whole)));
       }
     }
     for (int k = 0; k < QK; ++k) {

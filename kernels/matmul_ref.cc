@@ -38,11 +38,9 @@ double total(const double s[kLanes]) {
 // Values [begin, begin + n) of an activation row as floats.
 void dequantize_act(const uint8_t* act, int64_t begin, int64_t n, float* out) {
   for (int64_t b = begin / QK; b < (begin + n) / QK; ++b, out += QK) {
-    ActPair a;
+    ActBlock a;
     memcpy(&a, act + b * static_cast<int64_t>(sizeof a), sizeof a);
-    for (int j = 0; j < QK; ++j) {
-      out[j] = fmaf(a.coarse.d, static_cast<float>(a.coarse.qs[j]), a.fine.d * static_cast<float>(a.fine.qs[j]));
-    }
+    for (int j = 0; j < QK; ++j) out[j] = a.d * static_cast<float>(256 * a.coarse[j] + a.fine[j]);
   }
 }
 
@@ -57,10 +55,14 @@ void quantize_block(const float* x, ActBlock* out) {
   const float inverse = finite && amax > kActTiny ? 127.0f / amax : 0.0f;
   int sum[2] = {0, 0};
   for (int j = 0; inverse != 0 && j < QK; ++j) {
-    a.qs[j] = static_cast<int8_t>(lrintf(x[j] * inverse));
-    sum[j / 16] += a.qs[j];
+    const float t = x[j] * inverse;
+    const long coarse = lrintf(t);
+    const long fine = lrintf((t - static_cast<float>(coarse)) * 256.0f);
+    a.coarse[j] = static_cast<int8_t>(coarse);
+    a.fine[j] = static_cast<int8_t>(fine > 127 ? 127 : fine < -127 ? -127 : fine);
+    sum[j / 16] += 256 * a.coarse[j] + a.fine[j];
   }
-  a.d = !finite ? NAN : inverse != 0 ? amax / 127.0f : 0.0f;
+  a.d = !finite ? NAN : inverse != 0 ? amax / 127.0f / 256.0f : 0.0f;
   const int both = sum[0] + sum[1];
   a.s = a.d * static_cast<float>(both);
   a.c8 = -8 * both;
@@ -134,13 +136,10 @@ void packed_row(const PackedMatrix& w, int64_t row, float* out) {
 size_t act_row_bytes(int64_t n_cols) { return act_row_bytes_of(n_cols); }
 
 void quantize_act(const float* x, int64_t n_cols, uint8_t* act) {
-  for (int64_t b = 0; b < n_cols / QK; ++b, x += QK) {
-    ActPair pair;
-    quantize_block(x, &pair.coarse);
-    float rest[QK];
-    for (int j = 0; j < QK; ++j) rest[j] = fmaf(-pair.coarse.d, static_cast<float>(pair.coarse.qs[j]), x[j]);
-    quantize_block(rest, &pair.fine);
-    memcpy(act + b * static_cast<int64_t>(sizeof pair), &pair, sizeof pair);
+  for (int64_t b = 0; b < n_cols / QK; ++b) {
+    ActBlock block;
+    quantize_block(x + b * QK, &block);
+    memcpy(act + b * static_cast<int64_t>(sizeof block), &block, sizeof block);
   }
 }
 

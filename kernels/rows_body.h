@@ -127,11 +127,14 @@ void quantize_block(const float* x, ActBlock* out) {
   int sum[2] = {0, 0};
   if (finite && amax > kActTiny) {
     const float inverse = 127.0f / amax;
-    out->d = amax / 127.0f;
-    for (int h = 0; h < 2; ++h) sum[h] = simd::quantize16(x + 16 * h, inverse, out->qs + 16 * h);
+    out->d = amax / 127.0f / 256.0f;
+    for (int h = 0; h < 2; ++h) {
+      sum[h] = simd::quantize16(x + 16 * h, inverse, out->coarse + 16 * h, out->fine + 16 * h);
+    }
   } else {
     out->d = finite ? 0.0f : NAN;
-    memset(out->qs, 0, sizeof out->qs);
+    memset(out->coarse, 0, sizeof out->coarse);
+    memset(out->fine, 0, sizeof out->fine);
   }
   const int both = sum[0] + sum[1];
   out->s = out->d * static_cast<float>(both);
@@ -144,17 +147,8 @@ void quantize_block(const float* x, ActBlock* out) {
 }
 
 void quantize_act(const float* x, int64_t n_cols, uint8_t* act) {
-  auto* pairs = reinterpret_cast<ActPair*>(act);
-  for (int64_t b = 0; b < n_cols / QK; ++b) {
-    ActPair* pair = pairs + b;
-    quantize_block(x + b * QK, &pair->coarse);
-    alignas(64) float rest[QK];
-    for (int j = 0; j < QK; j += kLanes) {
-      const Vec q = simd::load_int8(reinterpret_cast<const uint8_t*>(pair->coarse.qs + j));
-      simd::store(rest + j, simd::fma(simd::splat(-pair->coarse.d), q, simd::load(x + b * QK + j)));
-    }
-    quantize_block(rest, &pair->fine);
-  }
+  auto* blocks = reinterpret_cast<ActBlock*>(act);
+  for (int64_t b = 0; b < n_cols / QK; ++b) quantize_block(x + b * QK, blocks + b);
 }
 
 }  // namespace rows

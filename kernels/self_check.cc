@@ -91,15 +91,17 @@ void check_matmul(const KernelTable& table, const QuantTraits& t, Workspace ws, 
   table.matmul(w, 0, 2, act, kM, got, kN);
   ref.matmul(w_ref, 0, 2, act, kM, want, kN);
   Worst worst(result, "matmul", t.name);
-  // One rounding for each plane of a block and four a product; weights that are floats round at each value.
-  const double roundings = (t.block_size == 1 ? kK : 2 * kK / QK) + 4;
+  // Two roundings a scale (conversion, addition; a block has at most four scales and minimums) and four a
+  // product; weights that are floats round at each value.
+  const double roundings = (t.block_size == 1 ? kK : 8 * kK / QK) + 4;
   for (int i = 0; i < kM * kN; ++i) {
     const int m = i / kN, n = i % kN;
-    const auto* a = reinterpret_cast<const ActPair*>(act + static_cast<size_t>(m) * stride);
+    const auto* a = reinterpret_cast<const ActBlock*>(act + static_cast<size_t>(m) * stride);
     double sum = 0;
     for (int k = 0; k < kK; ++k) {
-      const ActBlock &coarse = a[k / QK].coarse, &fine = a[k / QK].fine;
-      sum += d(magnitudes[n * kK + k]) * fabs(d(coarse.d) * coarse.qs[k % QK] + d(fine.d) * fine.qs[k % QK]);
+      const ActBlock& block = a[k / QK];
+      const double x = d(block.d) * (256 * block.coarse[k % QK] + block.fine[k % QK]);
+      sum += d(magnitudes[n * kK + k]) * fabs(x);
     }
     worst.add(d(got[i]), d(want[i]), roundings * kEps * sum);
   }
@@ -113,7 +115,7 @@ void check_quantize_act(const KernelTable& table, Workspace ws, SelfCheckResult*
   table.quantize_act(x, kK, got);
   kernel_table_ref().quantize_act(x, kK, want);
   Worst worst(result, "quantize_act");
-  const size_t bytes = kK / QK * sizeof(ActPair);
+  const size_t bytes = kK / QK * sizeof(ActBlock);
   worst.add(memcmp(got, want, bytes) == 0 ? 0 : 1, 0, 0.5);  // equal in every byte
 }
 

@@ -107,7 +107,7 @@ TANDEM_SIMD int sum_int32(__m256i v) {
   s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
   return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
 }
-// 32 floats as int8 of x * 127 / amax; see quantize_block in rows_body.h.
+// Bits of the largest |x| of 32 floats; see quantize_block in rows_body.h.
 TANDEM_SIMD uint32_t largest_magnitude_bits(const float* x) {
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   __m256i high = _mm256_setzero_si256();
@@ -118,15 +118,26 @@ TANDEM_SIMD uint32_t largest_magnitude_bits(const float* x) {
   s = _mm_max_epi32(s, _mm_shuffle_epi32(s, 0x4e));
   return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epi32(s, _mm_shuffle_epi32(s, 0xb1))));
 }
-// 16 values: stores them and returns their sum.
-TANDEM_SIMD int quantize16(const float* x, float scale, int8_t* q) {
-  const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(load(x), splat(scale)));
-  const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(load(x + 8), splat(scale)));
+TANDEM_SIMD void store_int8(int8_t* p, __m256i a, __m256i b) {
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
   const __m128i bytes =
       _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(q), bytes);
-  return sum_int32(_mm256_add_epi32(a, b));
+  _mm_store_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+// 16 values to both planes of an ActBlock; returns the sum of 256 * coarse + fine.
+TANDEM_SIMD int quantize16(const float* x, float scale, int8_t* coarse, int8_t* fine) {
+  __m256i c[2], f[2], total = _mm256_setzero_si256();
+  for (int i = 0; i < 2; ++i) {
+    const Vec t = _mm256_mul_ps(load(x + 8 * i), splat(scale));
+    c[i] = _mm256_cvtps_epi32(t);
+    const Vec rest = _mm256_mul_ps(_mm256_sub_ps(t, _mm256_cvtepi32_ps(c[i])), splat(256.0f));
+    f[i] = _mm256_min_epi32(_mm256_cvtps_epi32(rest), _mm256_set1_epi32(127));
+    f[i] = _mm256_max_epi32(f[i], _mm256_set1_epi32(-127));
+    total = _mm256_add_epi32(total, _mm256_add_epi32(_mm256_slli_epi32(c[i], 8), f[i]));
+  }
+  store_int8(coarse, c[0], c[1]);
+  store_int8(fine, f[0], f[1]);
+  return sum_int32(total);
 }
 
 }  // namespace simd

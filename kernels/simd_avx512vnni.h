@@ -81,18 +81,23 @@ TANDEM_SIMD double sum(const Doubles& d) {
   return _mm512_reduce_add_pd(_mm512_add_pd(d.half[0], d.half[1]));
 }
 
-// 32 floats as int8 of x * 127 / amax; see quantize_block in rows_body.h.
+// Bits of the largest |x| of 32 floats; see quantize_block in rows_body.h.
 TANDEM_SIMD uint32_t largest_magnitude_bits(const float* x) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   const __m512i a = _mm512_and_si512(_mm512_castps_si512(load(x)), magnitude);
   const __m512i b = _mm512_and_si512(_mm512_castps_si512(load(x + 16)), magnitude);
   return static_cast<uint32_t>(_mm512_reduce_max_epi32(_mm512_max_epi32(a, b)));
 }
-// 16 values: stores them and returns their sum.
-TANDEM_SIMD int quantize16(const float* x, float scale, int8_t* q) {
-  const __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(load(x), splat(scale)));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtepi32_epi8(v));
-  return _mm512_reduce_add_epi32(v);
+// 16 values to both planes of an ActBlock; returns the sum of 256 * coarse + fine.
+TANDEM_SIMD int quantize16(const float* x, float scale, int8_t* coarse, int8_t* fine) {
+  const Vec t = _mm512_mul_ps(load(x), splat(scale));
+  const __m512i c = _mm512_cvtps_epi32(t);
+  const Vec rest = _mm512_mul_ps(_mm512_sub_ps(t, _mm512_cvtepi32_ps(c)), splat(256.0f));
+  __m512i f = _mm512_min_epi32(_mm512_cvtps_epi32(rest), _mm512_set1_epi32(127));
+  f = _mm512_max_epi32(f, _mm512_set1_epi32(-127));
+  _mm_store_si128(reinterpret_cast<__m128i*>(coarse), _mm512_cvtepi32_epi8(c));
+  _mm_store_si128(reinterpret_cast<__m128i*>(fine), _mm512_cvtepi32_epi8(f));
+  return _mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_slli_epi32(c, 8), f));
 }
 
 }  // namespace simd

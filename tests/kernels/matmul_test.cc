@@ -67,8 +67,8 @@ double weight_of_output(const RandomMatrix& m, const float* x, int64_t n) {
 std::vector<float> act_values(const uint8_t* act, int64_t n_cols) {
   std::vector<float> x(n_cols);
   for (int64_t k = 0; k < n_cols; ++k) {
-    const ActPair& b = reinterpret_cast<const ActPair*>(act)[k / QK];
-    x[k] = b.coarse.d * static_cast<float>(b.coarse.qs[k % QK]) + b.fine.d * static_cast<float>(b.fine.qs[k % QK]);
+    const ActBlock& b = reinterpret_cast<const ActBlock*>(act)[k / QK];
+    x[k] = b.d * static_cast<float>(256 * b.coarse[k % QK] + b.fine[k % QK]);
   }
   return x;
 }
@@ -126,12 +126,12 @@ TEST_CASE("quantized activations equal the reference's in every byte") {
   ref.quantize_act(x.data(), 32 * 40, want.data());
   const auto* g = reinterpret_cast<const ActBlock*>(got.data());
   const auto* w = reinterpret_cast<const ActBlock*>(want.data());
-  for (size_t b = 0; b < 2 * 40; ++b) {
+  for (size_t b = 0; b < 40; ++b) {
     INFO("block " << b << " d " << g[b].d << " and " << w[b].d);
-    const bool is_nan = b / 2 == 4 || b / 2 == 5;
+    const bool is_nan = b == 4 || b == 5;
     CHECK(std::isnan(g[b].d) == is_nan);
     CHECK(std::isnan(w[b].d) == is_nan);
-    CHECK(memcmp(g[b].qs, w[b].qs, 32) == 0);
+    CHECK(memcmp(g[b].coarse, w[b].coarse, 64) == 0);  // both planes
     if (!is_nan) CHECK(memcmp(&g[b], &w[b], sizeof(ActBlock)) == 0);
   }
 }
@@ -145,12 +145,12 @@ TEST_CASE("quantized activations are within half a step") {
   const std::vector<float> back = act_values(act.data(), 32 * 40);
   WorstError worst("quantize_act");
   for (size_t i = 0; i < x.size(); ++i) {
-    const auto& b = reinterpret_cast<const ActPair*>(act.data())[i / 32];
-    CHECK(b.fine.d <= b.coarse.d / 253);  // the coarse plane left half a step
-    // Half a fine step, plus roundings of values and scales.
-    const double step = static_cast<double>(b.fine.d), rounding = 4 * 127 * kEps * static_cast<double>(b.coarse.d);
-    worst.add(static_cast<double>(back[i]), static_cast<double>(x[i]), step * 0.5 + rounding,
-              static_cast<int64_t>(i));
+    const auto& b = reinterpret_cast<const ActBlock*>(act.data())[i / 32];
+    // Half a fine step, a whole one where the fine plane ends at 127; plus roundings of the scaled value.
+    const int fine = std::abs(int{b.fine[i % 32]});
+    const double step = static_cast<double>(b.d) * (fine == 127 ? 1.0 : 0.5);
+    worst.add(static_cast<double>(back[i]), static_cast<double>(x[i]),
+              step + 4 * 127 * 256 * kEps * static_cast<double>(b.d), static_cast<int64_t>(i));
   }
   worst.check();
 }
@@ -175,9 +175,9 @@ TEST_CASE("matmul agrees with the reference") {
     for (int64_t i = 0; i < M; ++i) {
       const auto a = act_values(act->data() + i * t->act_row_bytes(K), K);
       for (int64_t n = 0; n < kOddRows; ++n) {
-        // Roundings on the way of one product: scale, scale product, and one for each plane of a block;
-        // within a plane none (integers), but one a value where weights are floats. Reference: one more.
-        const double terms = static_cast<double>(is_plain ? K : 2 * K / QK) + 4;
+        // Roundings on the way of one product: scale, scale product, and two for each scale or minimum of
+        // a block (conversion, addition; at most four); one a value where weights are floats.
+        const double terms = static_cast<double>(is_plain ? K : 8 * K / QK) + 4;
         worst.add(static_cast<double>(got[i * kOddRows + n]), static_cast<double>(want[i * kOddRows + n]),
                   terms * kEps * weight_of_output(m, a.data(), n), n);
         worst_f.add(static_cast<double>(got_f[i * kOddRows + n]),
@@ -244,7 +244,7 @@ TEST_CASE("extreme quants and activations do not saturate") {
         WorstError worst(std::string(type) + " of bytes " + std::to_string(fill));
         for (int n = 0; n < 16; ++n) {
           worst.add(static_cast<double>(got[n]), static_cast<double>(want[n]),
-                    (static_cast<double>(2 * K / QK) + 4) * kEps * weight_of_output(m, x.data(), n), n);
+                    (static_cast<double>(8 * K / QK) + 4) * kEps * weight_of_output(m, x.data(), n), n);
         }
         worst.check();
       }
