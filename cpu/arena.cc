@@ -39,6 +39,19 @@ Status no_memory(const std::string& purpose, size_t n_bytes, int err) {
 }  // namespace
 
 Result<Arena> Arena::allocate(size_t n_bytes, const std::string& purpose) {
+  CHECK_ASSIGN(Arena arena, reserve(n_bytes, purpose));
+  if (arena.size_ == 0) return arena;
+  if (const int err = touch_all(arena.data_, arena.size_); err != 0) return no_memory(purpose, n_bytes, err);
+  return arena;
+}
+
+int Arena::touch(size_t begin, size_t end) {
+  end = end < size_ ? end : size_;
+  if (begin >= end) return 0;
+  return madvise(data_ + begin, end - begin, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+}
+
+Result<Arena> Arena::reserve(size_t n_bytes, const std::string& purpose) {
   Arena arena;
   if (n_bytes == 0) return arena;
   constexpr size_t kHugePage = 2u << 20;
@@ -50,7 +63,6 @@ Result<Arena> Arena::allocate(size_t n_bytes, const std::string& purpose) {
   arena.data_ = static_cast<uint8_t*>(data);
   arena.size_ = size;
   madvise(data, size, MADV_HUGEPAGE);  // a wish: a kernel without huge pages refuses it
-  if (const int err = touch_all(arena.data_, size); err != 0) return no_memory(purpose, n_bytes, err);
   return arena;
 }
 

@@ -16,6 +16,11 @@ class Arena {
   // `n_bytes` zeroed bytes, every page touched (no fault and no surprise later), in huge pages where the
   // kernel gives them. kExhausted names `purpose` and the size.
   static Result<Arena> allocate(size_t n_bytes, const std::string& purpose);
+  // The same without touching: pages come as they are used, or by touch().
+  static Result<Arena> reserve(size_t n_bytes, const std::string& purpose);
+  // Touches the pages of bytes [begin, end), cut at size(). Contents stay, so another thread may be using the
+  // memory. 0 or an errno; EINVAL: this kernel cannot (before 5.14), pages come as they are used.
+  int touch(size_t begin, size_t end);
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
   ~Arena();

@@ -30,7 +30,8 @@ class CpuBackend : public Backend {
 
   const ModelConfig& config() const override { return config_; }
   std::vector<int64_t> page_bytes() const override { return kv_.page_bytes(); }
-  Status reserve_pages(const std::vector<int>& n_pages) override { return kv_.reserve(n_pages); }
+  Status reserve_pages(const std::vector<int>& n_pages) override { return kv_.reserve(n_pages, options_.touch_pools_later); }
+  Status touch_pages(const std::atomic<bool>& stop) override { return kv_.touch(stop); }
   Status forward(const StepBatch& batch) override {
     n_logit_rows_ = 0;
     CHECK_OK(forward_->run(batch));

@@ -19,6 +19,7 @@ struct CpuBackendOptions {
   bool float_activations = false;  // the reference mode; pages then hold float32, whatever kv_type says
   int page_size = 16;
   KvType kv_type = KvType::kF16;
+  bool touch_pools_later = false;          // see Backend::touch_pages
   std::function<void(float)> on_progress;  // repacking, 0..1
 };
 

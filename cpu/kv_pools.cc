@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstring>
 #include <limits>
 
@@ -32,7 +33,7 @@ std::vector<int64_t> KvPools::page_bytes() const {
   return bytes;
 }
 
-Status KvPools::reserve(const std::vector<int>& n_pages) {
+Status KvPools::reserve(const std::vector<int>& n_pages, bool touch_later) {
   if (n_pages.size() != groups_.size()) {
     return invalid_argument(fmt::format("KV pool: {} page counts given, the model has {} KV groups",
                                         n_pages.size(), groups_.size()));
@@ -49,8 +50,25 @@ Status KvPools::reserve(const std::vector<int>& n_pages) {
     if (count > std::numeric_limits<size_t>::max() / group.page_bytes) {
       return exhausted("no memory for " + purpose + ": the size overflows");
     }
-    CHECK_ASSIGN(group.memory, Arena::allocate(count * group.page_bytes, purpose));
+    const size_t n_bytes = count * group.page_bytes;
+    CHECK_ASSIGN(group.memory, touch_later ? Arena::reserve(n_bytes, purpose) : Arena::allocate(n_bytes, purpose));
     group.n_pages = n_pages[g];
+  }
+  return ok_status();
+}
+
+Status KvPools::touch(const std::atomic<bool>& stop) {
+  constexpr size_t kSlice = 8u << 20;  // a few milliseconds between looks at `stop`
+  for (Group& group : groups_) {
+    for (size_t at = 0; at < group.memory.size(); at += kSlice) {
+      if (stop.load(std::memory_order_relaxed)) return ok_status();
+      const int err = group.memory.touch(at, at + kSlice);
+      if (err == EINVAL) return ok_status();
+      if (err != 0 && err != EINTR && err != EAGAIN) {
+        return exhausted(fmt::format("no memory for the KV pool: {} of {} bytes are there: {}", at,
+                                     group.memory.size(), std::strerror(err)));
+      }
+    }
   }
   return ok_status();
 }

@@ -2,6 +2,7 @@
 // business; here pages are only memory. Confined to the engine thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -19,8 +20,9 @@ class KvPools {
   KvPools(const ModelConfig& config, const KernelTable& kernels, KvType type, int page_size);
 
   std::vector<int64_t> page_bytes() const;  // per group
-  // n_pages: one count >= 1 per group. Once. kExhausted names sizes.
-  Status reserve(const std::vector<int>& n_pages);
+  // n_pages: one count >= 1 per group. Once. kExhausted names sizes. `touch_later`: see Backend::touch_pages.
+  Status reserve(const std::vector<int>& n_pages, bool touch_later);
+  Status touch(const std::atomic<bool>& stop);
   Status copy(std::span<const PageCopy> copies);
 
   int n_pages(int group) const { return groups_[static_cast<size_t>(group)].n_pages; }

@@ -2,6 +2,7 @@
 // sequence. Confined to the engine thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -25,9 +26,14 @@ class Backend {
   virtual ~Backend() = default;
   virtual const ModelConfig& config() const = 0;
   // Bytes of one page of each KV group, and the reservation of the pools: n_pages[g] pages for group g,
-  // touched at once. kExhausted with the sizes when memory does not allow it. Called once, before forward.
+  // touched at once unless the backend was told otherwise. kExhausted with the sizes when memory does not
+  // allow it. Called once, before forward.
   virtual std::vector<int64_t> page_bytes() const = 0;
   virtual Status reserve_pages(const std::vector<int>& n_pages) = 0;
+  // Touches pages that reserve_pages left untouched, until done or `stop`: a restarted worker serves at once
+  // and its pool, seconds of work for the kernel, fills meanwhile. The only call allowed from another thread
+  // while the engine thread uses the backend. kExhausted: the memory is not there.
+  virtual Status touch_pages(const std::atomic<bool>& /*stop*/) { return ok_status(); }
   // Runs one step: K/V of all tokens are stored in their pages, logits of logit_rows are kept.
   virtual Status forward(const StepBatch& batch) = 0;
   // Logits of logit_rows[i] of the last forward: [vocab_size] floats, valid until the next forward.

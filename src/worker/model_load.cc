@@ -70,6 +70,7 @@ Status load_backend(const ModelConfig& config, const Config& settings, const Hos
   options.n_threads = settings.cpu_threads > 0 ? static_cast<int>(settings.cpu_threads) : host.cpu.n_usable_cores;
   options.float_activations = settings.cpu_activations == "f32";
   options.page_size = static_cast<int>(settings.cache_page_size_tokens);
+  options.touch_pools_later = true;
   options.on_progress = [&](float fraction) { progress("repacking weights", fraction); };
   auto backend = create_cpu_backend(config, weights, options);
   if (!backend.ok()) {  // which tensor is said; which file only this room knows

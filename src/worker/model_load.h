@@ -24,7 +24,7 @@ struct LoadedModel {
   std::unique_ptr<GgufModel> file;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // null: see info.chat_template_error
-  std::unique_ptr<Backend> backend;             // its pages are reserved
+  std::unique_ptr<Backend> backend;             // its pages are reserved, not touched
   EngineOptions engine_options;
   ipc::ModelInfo info;
   TextModel text() const { return {tokenizer.get(), chat_template.get(), info.chat_template_error}; }

@@ -5,6 +5,7 @@
 #include <seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -88,6 +89,9 @@ Result<std::string> enter_seccomp() {
   for (uint64_t option : {static_cast<uint64_t>(PR_SET_NAME), uint64_t{0x53564d41}}) {
     seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(prctl), 1, SCMP_A0(SCMP_CMP_EQ, option));
   }
+  // A thread of ours may step back behind the others.
+  seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(setpriority), 2, SCMP_A0(SCMP_CMP_EQ, PRIO_PROCESS),
+                   SCMP_A1(SCMP_CMP_EQ, 0));
   int err = seccomp_load(filter.get());
   if (err == -EINVAL || err == -ENOSYS) return std::string("not in this kernel");
   if (err != 0) return errno_status(-err, "cannot load the seccomp filter");

@@ -1,6 +1,7 @@
 #include "worker/worker.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,6 +60,7 @@ class Worker {
   void handle(const ipc::Cancel& message);
   std::optional<int> handle_letters();
   void handle_loaded();
+  void touch_pool();
   void emit(RequestStreams::Output output);
   void heartbeat();
   bool send(const ipc::FromWorker& message);
@@ -76,6 +78,7 @@ class Worker {
   Mailbox mailbox_;
   Clock clock_;
   std::thread engine_thread_;
+  std::thread pool_thread_;  // short-lived
   std::atomic<bool> stop_{false};
   // Written by the engine thread before post_loaded(), read by the I/O thread after it.
   std::unique_ptr<LoadedModel> model_;
@@ -318,9 +321,17 @@ void Worker::handle_loaded() {
                             {"landlock", sandbox_.landlock},
                             {"seccomp", sandbox_.seccomp},
                             {"generation", configuration_->generation}});
+  pool_thread_ = std::thread([this] { touch_pool(); });
   if (!m.has_chat_template) log_warn("chat is refused", {{"reason", m.chat_template_error}});
   send(ipc::Ready{m});
   next_beat_us_ = monotonic_us();
+}
+
+// Behind everybody else: whatever the engine needs first it takes by itself.
+void Worker::touch_pool() {
+  setpriority(PRIO_PROCESS, 0, 19);  // this thread
+  if (Status status = model_->backend->touch_pages(stop_); !status.ok())
+    log_warn("KV pool is larger than free memory", {{"reason", status.message()}});
 }
 
 void Worker::emit(RequestStreams::Output output) {
@@ -365,6 +376,7 @@ int Worker::stop(int exit_code) {
   mailbox_.close();
   engine_->wake();
   engine_thread_.join();
+  pool_thread_.join();
   text_thread_.reset();
   log_info("worker stops", {{"exit_code", exit_code}});
   return exit_code;
