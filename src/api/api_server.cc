@@ -1,6 +1,5 @@
 #include "api/api_server.h"
 
-#include <algorithm>
 #include <optional>
 
 #include "api/access.h"
@@ -69,7 +68,7 @@ struct ApiServer::Impl {
     record.client = request.client;
     record.endpoint = route->endpoint;
     record.model = context.service.model_name();
-    record.priority = priority_name(std::max(ipc::Priority::kNormal, request.highest_priority));
+    record.priority = priority_name(request.priority);
     record.total_ms = static_cast<double>(took_us) / 1000;
     bool is_gone = reply->error->code == "client_gone";
     record.status = is_gone ? "cancelled" : reply->error->code == "deadline_exceeded" ? "deadline" : "rejected";

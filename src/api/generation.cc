@@ -74,13 +74,13 @@ Generation::Generation(const ApiContext& api, const HttpRequest& http, Inference
   deadline_us_ = http.received_us + request_.timeout_ms.value_or(api.config.limits_timeout_ms) * 1000;
 }
 
-ApiResult<std::unique_ptr<Generation>> Generation::start(const ApiContext& api, const HttpRequest& http,
+ApiResult<std::unique_ptr<Generation>> Generation::start(const ApiContext& api, HttpRequest& http,
                                                          const std::string& endpoint, InferenceRequest request) {
   if (auto error = check_model(api, request.model)) return *error;
   auto priority = choose_priority(request, http);
   if (!priority.ok()) return priority.error();
   std::unique_ptr<Generation> generation(new Generation(api, http, std::move(request)));
-  generation->priority_ = priority.value();
+  generation->priority_ = http.priority = priority.value();
   if (!generation->request_.has_seed) generation->request_.sampling.seed = random_seed();
   if (auto error = generation->submit_all(endpoint)) return *error;
   return generation;

@@ -27,7 +27,8 @@ struct GenerationEvent {
 class Generation {
  public:
   // Checks model and priority, prepares and submits every prompt. An error: nothing is left running.
-  static ApiResult<std::unique_ptr<Generation>> start(const ApiContext& api, const HttpRequest& http,
+  // Notes the priority in `http`, which must outlive the generation.
+  static ApiResult<std::unique_ptr<Generation>> start(const ApiContext& api, HttpRequest& http,
                                                       const std::string& endpoint, InferenceRequest request);
   // The next event, or kIdle after `wait_ms`. Looks at the client at least every 50 ms: when it has left the
   // answer is kError with code "client_gone". After kEnd or kError nothing more comes.

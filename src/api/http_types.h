@@ -29,6 +29,8 @@ struct HttpRequest {
   // Set by the access check.
   std::string client;       // name of the key
   ipc::Priority highest_priority = ipc::Priority::kHigh;
+  // Set by inference endpoints, for the row of a request refused later.
+  ipc::Priority priority = ipc::Priority::kNormal;
 
   const std::string* header(std::string_view lower_name) const;  // nullptr: absent
   std::string query_value(std::string_view name) const;          // "" when absent

@@ -195,7 +195,7 @@ HttpReply stream_reply(std::shared_ptr<Run> run) {
 
 }  // namespace
 
-HttpReply run_inference(const ApiContext& api, const HttpRequest& http, const std::string& endpoint,
+HttpReply run_inference(const ApiContext& api, HttpRequest& http, const std::string& endpoint,
                         InferenceRequest request, std::unique_ptr<ReplyShape> shape) {
   std::string ignored;
   for (size_t i = 0; i < request.ignored.size() && i < kMaxIgnoredNames; ++i)

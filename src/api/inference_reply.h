@@ -36,8 +36,8 @@ class ReplyShape {
   virtual void write_role(JsonWriter*, uint32_t) {}
 };
 
-// `start_error` replies of Generation::start pass through; from then on the service owns the log row.
-HttpReply run_inference(const ApiContext& api, const HttpRequest& http, const std::string& endpoint,
+// Errors of Generation::start become plain replies; from then on the service owns the log row.
+HttpReply run_inference(const ApiContext& api, HttpRequest& http, const std::string& endpoint,
                         InferenceRequest request, std::unique_ptr<ReplyShape> shape);
 
 }  // namespace tandem::api

@@ -115,7 +115,7 @@ void LegacyLogprobs::write(JsonWriter* out, const std::vector<ipc::LogprobEntry>
       bool is_dropped_blank = is_first_ && i == 0 && c == ' ' && !starts_with_blank_;
       if ((c & 0xC0) != 0x80 && !is_dropped_blank) ++offset_;  // counts the first byte of each character
     }
-    is_first_ = false;
+    if (!entry.chosen.bytes.empty()) is_first_ = false;  // control tokens have no text
   }
   out->end_array().end_object();
 }

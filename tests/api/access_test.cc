@@ -102,6 +102,10 @@ TEST_CASE("access: the key names the client and caps its priority") {
   CHECK(refused.status == 403);
   CHECK(str(json(refused.body), "error", "code") == "priority_not_allowed");
   CHECK(ask("b", "", "normal").status == 403);
+  f.service.script = [](const GenerateRequest&) -> ApiResult<Script> { return api_error("queue_full", "full", "", 3); };
+  CHECK(ask("a", "low", "").status == 429);
+  CHECK(f.service.rejected().back().priority == "low");
+  CHECK(f.service.rejected().back().client == "alice");
 }
 
 TEST_CASE("access: keys are read again, and a bad file keeps the old ones") {
