@@ -7,9 +7,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <iterator>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/api_server.h"
@@ -104,7 +108,25 @@ UniqueFd take_signals() {
   return UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-void reload(const Arguments& args, Supervisor* supervisor, api::ApiServer* server, SdNotify* systemd) {
+// Names of the keys that differ and are only read at a start.
+std::string keys_for_next_start(const Config& before, const Config& after) {
+  constexpr const char* kReloadable[] = {"log.level", "limits.max_queue", "limits.ageing_ms", "limits.max_prompt_tokens",
+                                         "workers.watchdog_ms", "workers.drain_timeout_ms",
+                                         "server.slow_reader_timeout_ms"};
+  std::istringstream old_lines(config_to_toml(before)), new_lines(config_to_toml(after));
+  std::string section, old_line, new_line, names;
+  while (std::getline(old_lines, old_line) && std::getline(new_lines, new_line)) {
+    if (old_line[0] == '[') section = old_line.substr(1, old_line.size() - 2);
+    if (old_line == new_line) continue;
+    std::string name = section + "." + old_line.substr(0, old_line.find(' '));
+    if (std::find(std::begin(kReloadable), std::end(kReloadable), name) == std::end(kReloadable))
+      names += (names.empty() ? "" : " ") + name;
+  }
+  return names;
+}
+
+void reload(const Arguments& args, const Config& started_with, Supervisor* supervisor, api::ApiServer* server,
+            SdNotify* systemd) {
   systemd->reloading();
   Config config;
   if (Status status = load_config(args, &config); !status.ok()) {
@@ -114,6 +136,8 @@ void reload(const Arguments& args, Supervisor* supervisor, api::ApiServer* serve
     if (log_parse_level(config.log_level, &level)) log_set_level(level);
     supervisor->reload(config);
     log_info("reloaded", {});
+    if (std::string names = keys_for_next_start(started_with, config); !names.empty())
+      log_warn("changed keys wait for a restart of tandemd, those of a refused model are tried now", {{"keys", names}});
   }
   if (Status status = server->reload_keys(); !status.ok())
     log_error("keys not reloaded, the old ones stay", {{"reason", status.message()}});
@@ -138,7 +162,9 @@ int serve(const Arguments& args, const Config& config) {
     log_warn("no cache folder", {{"reason", status.message()}});
   std::unique_ptr<RequestLog> log = open_log(config);
   Supervisor supervisor(config, log.get());
-  auto server = api::ApiServer::start(config, &supervisor);
+  api::ApiServer::Options listen;
+  listen.listen_fd = inherited_socket();
+  auto server = api::ApiServer::start(config, &supervisor, std::move(listen));
   if (!server.ok()) {
     bool is_config = server.status().code() == StatusCode::kInvalidArgument;
     return fail(is_config ? kExitConfig : kExitSystem, server.status());
@@ -154,7 +180,7 @@ int serve(const Arguments& args, const Config& config) {
     signalfd_siginfo info;
     while (read(signals.get(), &info, sizeof info) == sizeof info) {
       if (info.ssi_signo == SIGHUP) {
-        reload(args, &supervisor, server->get(), &systemd);
+        reload(args, config, &supervisor, server->get(), &systemd);
       } else {
         systemd.stopping();
         supervisor.drain();

@@ -35,4 +35,8 @@ void SdNotify::alive(int64_t now_us) {
   sd_notify(0, "WATCHDOG=1");
 }
 
+UniqueFd inherited_socket() {
+  return sd_listen_fds(1) >= 1 ? UniqueFd(SD_LISTEN_FDS_START) : UniqueFd();
+}
+
 }  // namespace tandem

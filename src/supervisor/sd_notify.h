@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/unique_fd.h"
+
 namespace tandem {
 
 class SdNotify {
@@ -21,5 +23,8 @@ class SdNotify {
   int64_t last_alive_us_ = 0;
   std::string status_;
 };
+
+// A listening socket handed over by systemd (socket activation), or none. Call once.
+UniqueFd inherited_socket();
 
 }  // namespace tandem

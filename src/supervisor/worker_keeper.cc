@@ -1,6 +1,7 @@
 #include "supervisor/worker_keeper.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "ipc/codec.h"
@@ -230,6 +231,7 @@ void WorkerKeeper::handle_end(WorkerEnd end) {
     remedy_ = "replace the model file or change the configuration; the file is looked at each second";
     start_at_us_ = now + kFileCheckUs;
     log_error("model refused", {{"path", path_}, {"reason", reason}});
+    if (pending_config_) take_pending_config();
   } else {
     int64_t delay = policy_.on_end(made_progress_);
     state_ = WorkerState::kBackoff;
@@ -248,14 +250,16 @@ bool WorkerKeeper::send(const ipc::ToWorker& message) {
 }
 
 void WorkerKeeper::reload(const Config& config) {
-  if (process_ && state_ != WorkerState::kStopped) {
-    config_.workers_watchdog_ms = config.workers_watchdog_ms;
-    return;
-  }
-  config_ = config;
-  if (state_ == WorkerState::kStopped) return;
+  config_.workers_watchdog_ms = config.workers_watchdog_ms;
+  pending_config_ = config;
+  bool is_waiting = state_ == WorkerState::kRefused || state_ == WorkerState::kNoModel;
+  if (is_waiting && !process_) take_pending_config();
+}
+
+void WorkerKeeper::take_pending_config() {
+  config_ = *std::exchange(pending_config_, std::nullopt);
   policy_.reset();
-  refused_stamp_.clear();
+  refused_stamp_.clear();  // other than any file's: tried again
   start_at_us_ = 0;
 }
 

@@ -73,17 +73,19 @@ class WorkerKeeper {
   void handle_heartbeat(const ipc::Heartbeat& beat);
   void handle_end(WorkerEnd end);
   void watch(int64_t now_us);
+  void take_pending_config();
   void kill_as(const char* cause, const std::string& detail);
   void fail_start(WorkerState state, const Status& status, const std::string& remedy);
 
-  Config config_;
+  Config config_;                         // as the worker got it
+  std::optional<Config> pending_config_;  // reloaded while a worker ran: taken over when a model is refused
   Metrics* metrics_;
   const Clock* clock_;
   Hooks hooks_;
   RestartPolicy policy_;
   WorkerCounters counters_;
   std::unique_ptr<WorkerProcess> process_;
-  WorkerState state_ = WorkerState::kNoModel;
+  WorkerState state_ = WorkerState::kBackoff;  // the first start is due at once
   std::string cause_ = "starting", remedy_, path_, refused_stamp_, last_end_;
   std::optional<ipc::ModelInfo> model_;
   std::optional<ipc::Fatal> fatal_;

@@ -177,6 +177,25 @@ TEST_CASE("refused model: cause on readiness, no restart loop, serves once the f
   CHECK(box.run(ask({1}, 5)).completion_tokens == 5);
 }
 
+TEST_CASE("refused model: a new configuration is tried at once") {
+  Box box("refuse=78", {}, false);
+  REQUIRE(wait_until([&] { return box.supervisor->readiness().state == api::Readiness::State::kDead; }));
+  std::ofstream(box.dir + "/other.gguf") << "context=99";
+  Config other = box.config;
+  other.model_path = box.dir + "/other.gguf";
+  box.supervisor->reload(other);
+  REQUIRE(wait_until([&] { return box.is_ready(); }));
+  CHECK(box.supervisor->model_name() == "other");
+  CHECK(box.supervisor->model()->context_tokens == 99);
+  Config limited = other;
+  limited.limits_max_prompt_tokens = 3;
+  limited.model_path = "/not/taken/over/while/a/worker/runs";
+  box.supervisor->reload(limited);
+  REQUIRE(wait_until([&] { return box.run(ask({1, 2, 3, 4}, 1)).error_code == "prompt_too_long"; }));
+  CHECK(box.run(ask({1, 2, 3}, 1)).error_code == "");
+  CHECK(box.supervisor->model_name() == "other");
+}
+
 TEST_CASE("a model that comes late is picked up; an unreadable one is explained") {
   Box box("-", {}, false);
   REQUIRE(wait_until([&] { return box.supervisor->readiness().cause.find(box.model) != std::string::npos; }));

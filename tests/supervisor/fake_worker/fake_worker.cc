@@ -19,6 +19,12 @@
 #include "ipc/channel.h"
 #include "ipc/codec.h"
 
+// A sanitizer's runtime would turn a signal into an exit code: the accidents must end the process as they say.
+extern "C" {
+__attribute__((visibility("default"), used)) const char* __tsan_default_options() { return "handle_segv=0"; }
+__attribute__((visibility("default"), used)) const char* __asan_default_options() { return "handle_segv=0"; }
+}
+
 namespace tandem {
 namespace {
 
