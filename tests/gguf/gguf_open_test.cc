@@ -1,5 +1,6 @@
 // Files as the worker gets them: descriptors, split sets, things that are no files.
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -139,4 +140,24 @@ TEST_CASE("the real models open", "[golden]") {
   REQUIRE(gemma.status().message() == "");
   CHECK((*gemma)->tensors().size() == 236);
   CHECK((*(*gemma)->get_array("tokenizer.ggml.tokens"))->strings.size() == 262144);
+}
+
+TEST_CASE("C-39: a real file cut at a tenth, at 99 % and by its last byte", "[golden]") {
+  const char* dir = std::getenv("TANDEM_MODELS_DIR");
+  if (dir == nullptr) FAIL("TANDEM_MODELS_DIR is not set: the folder of the two test models");
+  UniqueFd fd(::open((std::string(dir) + "/SmolLM2-135M-Instruct.Q4_1.gguf").c_str(),
+                     O_RDONLY | O_CLOEXEC));
+  REQUIRE(fd.valid());
+  const size_t size =
+      std::filesystem::file_size(std::string(dir) + "/SmolLM2-135M-Instruct.Q4_1.gguf");
+  void* bytes = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  REQUIRE(bytes != MAP_FAILED);
+  for (size_t cut : {size / 10, size / 100 * 99, size - 1}) {
+    auto model = GgufModel::parse(static_cast<const uint8_t*>(bytes), cut, "smol.gguf");
+    CHECK(model.status().code() == StatusCode::kDataLoss);
+    CHECK_THAT(model.status().message(),
+               Contains("truncated: have " + std::to_string(cut) + " bytes, need " +
+                        std::to_string(size) + " bytes"));
+  }
+  munmap(bytes, size);
 }
