@@ -56,7 +56,8 @@ void OmpTeam::pin_this_thread(int index) {
 
 void OmpTeam::wait_for_all(int n_threads) {
   // libgomp's own barrier makes a futex system call each time; a decode step has some two hundred barriers.
-  constexpr int kSpins = 20000;  // about half a millisecond: longer than any phase of a decode step
+  // About 0.1 ms: longer than nearly all phases of a decode step, and little against a phase of a long one.
+  constexpr int kSpins = 4000;
   const uint32_t generation = generation_.load(std::memory_order_acquire);
   if (n_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == n_threads) {
     n_arrived_.store(0, std::memory_order_relaxed);

@@ -1,0 +1,120 @@
+// Speed of whole forward passes: prefill of N tokens in chunks, decode of a batch of B.
+//   forward_bench MODEL.gguf [threads] [f32]
+// Wall time is the figure that counts; process CPU time (of all threads, spinning included) tells what a
+// busy machine took away. Medians over repetitions.
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <numeric>
+#include <vector>
+
+#include "base/clock.h"
+#include "cpu/cpu_backend.h"
+#include "cpu/isa_select.h"
+#include "model/weights.h"
+
+using namespace tandem;
+
+namespace {
+
+constexpr int kPageSize = 16, kPages = 4096;
+
+template <typename T>
+T take_or_exit(Result<T> result) {
+  if (result.ok()) return std::move(result).value();
+  std::fprintf(stderr, "%s\n", result.status().message().c_str());
+  std::exit(1);
+}
+
+std::unique_ptr<Backend> open_backend(const char* path, int n_threads, bool float_activations) {
+  std::vector<GgufFile> files;
+  files.push_back({UniqueFd(::open(path, O_RDONLY | O_CLOEXEC)), path});
+  const auto file = take_or_exit(GgufModel::open(std::move(files)));
+  const ModelConfig config = take_or_exit(read_model_config(*file));
+  const ModelWeights weights = take_or_exit(load_weights(*file, config));
+  const CpuInfo cpu = detect_cpu();
+  CpuBackendOptions options;
+  options.kernels = take_or_exit(select_kernels(cpu, ""));
+  options.n_threads = n_threads > 0 ? n_threads : cpu.n_usable_cores;
+  options.float_activations = float_activations;
+  auto backend = take_or_exit(create_cpu_backend(config, weights, options));
+  const Status status = backend->reserve_pages(std::vector<int>(config.kv_groups.size(), kPages));
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str()), std::exit(1);
+  std::printf("%s: %s\n", path, backend->description().c_str());
+  return backend;
+}
+
+// Runs steps of `batch` sequences, `n_tokens` each per step, from position `first_pos` on; n_steps of them.
+struct Load {
+  int batch, n_tokens, first_pos, n_steps;
+};
+
+void run(Backend* backend, const Load& load) {
+  static std::vector<PageId> pages(kPages);
+  std::iota(pages.begin(), pages.end(), 0);
+  const int pages_each = kPages / load.batch;
+  StepBatch step;
+  std::vector<SampleRequest> requests(static_cast<size_t>(load.batch));
+  std::vector<SampleResult> results(static_cast<size_t>(load.batch));
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  for (int s = 0; s < load.n_steps; ++s) {
+    step.clear();
+    for (int b = 0; b < load.batch; ++b) {
+      StepItem item;
+      item.first_pos = load.first_pos + s * load.n_tokens;
+      item.first_token = static_cast<int>(step.tokens.size());
+      item.n_tokens = load.n_tokens;
+      item.page_tables.assign(backend->config().kv_groups.size(), pages.data() + b * pages_each);
+      step.items.push_back(item);
+      for (int i = 0; i < load.n_tokens; ++i) step.tokens.push_back(1000 + 37 * (s + i) % 5000);
+      step.logit_rows.push_back(static_cast<int>(step.tokens.size()) - 1);
+    }
+    if (!backend->forward(step).ok()) std::fprintf(stderr, "forward failed\n"), std::exit(1);
+    for (int b = 0; b < load.batch; ++b) {
+      requests[static_cast<size_t>(b)].logit_row = b;
+      requests[static_cast<size_t>(b)].params = &greedy;
+    }
+    backend->sample(requests, results);
+  }
+}
+
+void measure(Backend* backend, const char* name, const Load& load, int repeats) {
+  std::vector<double> wall, cpu;
+  const double n = static_cast<double>(load.batch) * load.n_tokens * load.n_steps;
+  run(backend, {load.batch, load.n_tokens, load.first_pos, 1});  // warm up
+  for (int i = 0; i < repeats; ++i) {
+    const int64_t begin = monotonic_us();
+    const std::clock_t cpu_begin = std::clock();
+    run(backend, load);
+    cpu.push_back(n / (static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC));
+    wall.push_back(n / (1e-6 * static_cast<double>(monotonic_us() - begin)));
+  }
+  std::sort(wall.begin(), wall.end());
+  std::sort(cpu.begin(), cpu.end());
+  std::printf("%-28s median %8.1f  best %8.1f tokens/s   %8.1f tokens per CPU second\n", name,
+              wall[wall.size() / 2], wall.back(), cpu[cpu.size() / 2]);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: forward_bench MODEL.gguf [threads] [f32]\n");
+    return 2;
+  }
+  const int n_threads = argc > 2 ? std::atoi(argv[2]) : 0;
+  const bool is_float = argc > 3 && std::strcmp(argv[3], "f32") == 0;
+  const auto backend = open_backend(argv[1], n_threads, is_float);
+  measure(backend.get(), "prefill 512, chunks of 512", {1, 512, 0, 1}, 5);
+  measure(backend.get(), "prefill 512, chunks of 256", {1, 256, 0, 2}, 5);
+  measure(backend.get(), "decode 128 after 512", {1, 1, 512, 128}, 3);
+  measure(backend.get(), "decode 128, batch 4", {4, 1, 128, 64}, 3);
+  measure(backend.get(), "decode 128, batch 16", {16, 1, 128, 32}, 3);
+  return 0;
+}
