@@ -12,10 +12,24 @@ namespace {
 constexpr int kConnectSeconds = 5;
 constexpr int kReadSeconds = 120;  // a stream says something (a keep-alive comment) every 15 s
 
+std::string words(httplib::Error error) {
+  switch (error) {
+    case httplib::Error::Connection:
+      return "refused, or no such host";
+    case httplib::Error::ConnectionTimeout:
+      return "no answer in time";
+    case httplib::Error::Read:
+      return "closed, or silent for too long";
+    default:
+      return httplib::to_string(error);
+  }
+}
+
 Status nobody(const std::string& url, httplib::Error error) {
-  return unavailable(fmt::format("no server answers at {} ({}); start one with `tandem serve --model FILE`, or name "
-                                 "another with --url",
-                                 url, httplib::to_string(error)));
+  return unavailable(fmt::format(
+      "no server answers at {} ({}); start one with `tandem serve --model FILE`, or name "
+      "another with --url",
+      url, words(error)));
 }
 
 httplib::Headers headers_of(const ServerOptions& server) {
@@ -38,9 +52,11 @@ Result<std::string> normal_url(const std::string& url) {
     if (url.rfind(known, 0) == 0) scheme = known, rest = url.substr(scheme.size());
   }
   rest = rest.substr(0, rest.find('/'));
-  const bool good = !rest.empty() && rest.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                                            "0123456789.-_:[]") == std::string::npos;
-  if (!good) return invalid_argument("--url: must read http://host:port, as in http://127.0.0.1:8080");
+  const bool good = !rest.empty() && rest.find_first_not_of(
+                                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                         "0123456789.-_:[]") == std::string::npos;
+  if (!good)
+    return invalid_argument("--url: must read http://host:port, as in http://127.0.0.1:8080");
   return scheme + rest;
 }
 
@@ -53,7 +69,8 @@ Result<HttpAnswer> http_get(const ServerOptions& server, const std::string& path
   return HttpAnswer{result->status, result->body};
 }
 
-Result<HttpAnswer> http_post(const ServerOptions& server, const std::string& path, const std::string& json,
+Result<HttpAnswer> http_post(const ServerOptions& server, const std::string& path,
+                             const std::string& json,
                              const std::function<bool(std::string_view)>& on_data) {
   CHECK_ASSIGN(const std::string url, normal_url(server.url));
   httplib::Client client(url);
@@ -79,7 +96,7 @@ Result<HttpAnswer> http_post(const ServerOptions& server, const std::string& pat
   if (result || is_stopped) return answer;
   if (answer.status == 0) return nobody(url, result.error());
   return unavailable(fmt::format("the connection to {} broke while the answer came ({})", url,
-                                 httplib::to_string(result.error())));
+                                 words(result.error())));
 }
 
 std::string describe_refusal(const HttpAnswer& answer) {
@@ -88,13 +105,15 @@ std::string describe_refusal(const HttpAnswer& answer) {
     const std::string message = body["error"].value("message", "");
     if (!message.empty()) return fmt::format("the server answers {}: {}", answer.status, message);
   }
-  return fmt::format("the server answers {} without a reason; is it a Tandem server?", answer.status);
+  return fmt::format("the server answers {} without a reason; is it a Tandem server?",
+                     answer.status);
 }
 
 std::string percent_encode(std::string_view text) {
   std::string out;
   for (char c : text) {
-    const bool plain = std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_' || c == '~';
+    const bool plain =
+        std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_' || c == '~';
     out += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<uint8_t>(c));
   }
   return out;

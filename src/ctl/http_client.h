@@ -19,7 +19,8 @@ struct HttpAnswer {
 // HTTP status is an answer, no error.
 Result<HttpAnswer> http_get(const ServerOptions& server, const std::string& path);
 // on_data gets the body of a 200 as it comes; false stops.
-Result<HttpAnswer> http_post(const ServerOptions& server, const std::string& path, const std::string& json,
+Result<HttpAnswer> http_post(const ServerOptions& server, const std::string& path,
+                             const std::string& json,
                              const std::function<bool(std::string_view)>& on_data);
 
 // "http://host[:port]" (or https) without a trailing slash, "/v1" or other path taken off.

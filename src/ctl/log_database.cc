@@ -23,7 +23,8 @@ using Database = std::unique_ptr<sqlite3, Close>;
 using Statement = std::unique_ptr<sqlite3_stmt, Close>;
 
 Status failed(const std::string& path, sqlite3* db) {
-  return unavailable(fmt::format("cannot read the request log {}: {}", path, db ? sqlite3_errmsg(db) : "out of memory"));
+  return unavailable(fmt::format("cannot read the request log {}: {}", path,
+                                 db ? sqlite3_errmsg(db) : "out of memory"));
 }
 
 void read(sqlite3_stmt* s, int column, std::string* out) {
@@ -33,13 +34,15 @@ void read(sqlite3_stmt* s, int column, std::string* out) {
 void read(sqlite3_stmt* s, int column, double* out) { *out = sqlite3_column_double(s, column); }
 void read(sqlite3_stmt* s, int column, int* out) { *out = sqlite3_column_int(s, column); }
 void read(sqlite3_stmt* s, int column, int64_t* out) { *out = sqlite3_column_int64(s, column); }
-void read(sqlite3_stmt* s, int column, uint64_t* out) {  // decimal text: SQLite's integers are signed
+void read(sqlite3_stmt* s, int column,
+          uint64_t* out) {  // decimal text: SQLite's integers are signed
   std::string text;
   read(s, column, &text);
   std::from_chars(text.data(), text.data() + text.size(), *out);
 }
 
-// Columns are found by name: a file of a newer version may have more, one of an older version fewer.
+// Columns are found by name: a file of a newer version may have more, one of an older version
+// fewer.
 ipc::RequestRecord read_row(sqlite3_stmt* s) {
   ipc::RequestRecord record;
   for (int c = 0; c < sqlite3_column_count(s); ++c) {
@@ -55,17 +58,20 @@ ipc::RequestRecord read_row(sqlite3_stmt* s) {
 
 }  // namespace
 
-Result<std::vector<ipc::RequestRecord>> rows_from_database(const std::string& path, const ipc::RecordQuery& query) {
+Result<std::vector<ipc::RequestRecord>> rows_from_database(const std::string& path,
+                                                           const ipc::RecordQuery& query) {
   sqlite3* opened = nullptr;
   const int rc = sqlite3_open_v2(path.c_str(), &opened, SQLITE_OPEN_READONLY, nullptr);
   const Database db(opened);
   if (rc != SQLITE_OK) return failed(path, db.get());
   sqlite3_busy_timeout(db.get(), kBusyMs);
   constexpr const char* kSelect =
-      "SELECT * FROM requests WHERE finished_us >= ?1 AND (?2 = '' OR status = ?2) AND (?3 = '' OR client = ?3) "
+      "SELECT * FROM requests WHERE finished_us >= ?1 AND (?2 = '' OR status = ?2) AND (?3 = '' OR "
+      "client = ?3) "
       "ORDER BY rowid DESC LIMIT ?4";
   sqlite3_stmt* prepared = nullptr;
-  if (sqlite3_prepare_v2(db.get(), kSelect, -1, &prepared, nullptr) != SQLITE_OK) return failed(path, db.get());
+  if (sqlite3_prepare_v2(db.get(), kSelect, -1, &prepared, nullptr) != SQLITE_OK)
+    return failed(path, db.get());
   const Statement statement(prepared);
   sqlite3_bind_int64(prepared, 1, query.since_us);
   sqlite3_bind_text(prepared, 2, query.status.c_str(), -1, SQLITE_STATIC);

@@ -1,4 +1,5 @@
-// The columns of a request-log row: its names in JSON and SQLite, and where they live in RequestRecord.
+// The columns of a request-log row: its names in JSON and SQLite, and where they live in
+// RequestRecord.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace tandem::ctl {
 
-// Calls visit(name, field) for each column that JSON and SQLite spell alike (times differ: see log_source).
+// Calls visit(name, field) for each column that JSON and SQLite spell alike (times differ: see
+// log_source).
 template <typename Record, typename Visit>
 void visit_fields(Record& r, Visit visit) {
   visit("id", r.id);

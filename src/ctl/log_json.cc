@@ -70,7 +70,8 @@ std::string rows_to_json(const std::vector<ipc::RequestRecord>& rows) {
   return document.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-Result<std::vector<ipc::RequestRecord>> rows_from_server(const ServerOptions& server, const ipc::RecordQuery& query) {
+Result<std::vector<ipc::RequestRecord>> rows_from_server(const ServerOptions& server,
+                                                         const ipc::RecordQuery& query) {
   std::string path = fmt::format("/v1/requests?limit={}", query.limit);
   if (query.since_us > 0) path += fmt::format("&since={}", query.since_us / 1000000);
   if (!query.status.empty()) path += "&status=" + percent_encode(query.status);

@@ -48,7 +48,8 @@ std::string tidy(std::string text) {
   }
   if (text.size() <= kMaxCell) return text;
   size_t end = kMaxCell - 3;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // no half character
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
+    --end;  // no half character
   return text.substr(0, end) + "...";
 }
 
@@ -84,16 +85,22 @@ Result<int64_t> parse_since(const std::string& text, int64_t now_us) {
   if (error == std::errc() && number >= 0 && number < 100000000000) {
     if (rest == end) return number * kSecond;
     const std::string_view unit(rest, static_cast<size_t>(end - rest));
-    const int64_t seconds = unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : unit == "d" ? 86400 : 0;
-    if (seconds > 0 && number < 1000000) return std::max<int64_t>(0, now_us - number * seconds * kSecond);
+    const int64_t seconds = unit == "s"   ? 1
+                            : unit == "m" ? 60
+                            : unit == "h" ? 3600
+                            : unit == "d" ? 86400
+                                          : 0;
+    if (seconds > 0 && number < 1000000)
+      return std::max<int64_t>(0, now_us - number * seconds * kSecond);
   }
   for (const char* form : {"%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"}) {
     tm parts{};
     const char* after = strptime(text.c_str(), form, &parts);
     if (after && *after == 0) return static_cast<int64_t>(timegm(&parts)) * kSecond;
   }
-  return invalid_argument("--since: must be a span (90s, 15m, 2h, 7d), a UTC time (2026-11-29T12:34:56Z) or seconds "
-                          "since 1970");
+  return invalid_argument(
+      "--since: must be a span (90s, 15m, 2h, 7d), a UTC time (2026-11-29T12:34:56Z) or seconds "
+      "since 1970");
 }
 
 }  // namespace tandem::ctl

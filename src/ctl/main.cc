@@ -1,6 +1,5 @@
 // The `tandem` command: arguments to options, options to a verb.
 #include <CLI/CLI.hpp>
-
 #include <cstdlib>
 
 #include "ctl/verbs.h"
@@ -17,8 +16,10 @@ std::string environment(const char* name, const std::string& otherwise) {
 void add_server(CLI::App* verb, ServerOptions* server) {
   server->url = environment("TANDEM_URL", server->url);
   server->key = environment("TANDEM_API_KEY", "");
-  verb->add_option("--url", server->url, "the server (environment: TANDEM_URL)")->capture_default_str();
-  verb->add_option("--key", server->key, "API key (environment: TANDEM_API_KEY, which other users cannot see)");
+  verb->add_option("--url", server->url, "the server (environment: TANDEM_URL)")
+      ->capture_default_str();
+  verb->add_option("--key", server->key,
+                   "API key (environment: TANDEM_API_KEY, which other users cannot see)");
 }
 
 void add_model(CLI::App* verb, std::string* model) {
@@ -26,8 +27,11 @@ void add_model(CLI::App* verb, std::string* model) {
 }
 
 void add_isa(CLI::App* verb, std::string* isa, int* threads) {
-  verb->add_option("--threads", *threads, "threads; 0: one a core")->check(CLI::Range(0, 1024))->capture_default_str();
-  verb->add_option("--force-isa", *isa, "kernels to use (ref, avx2, avx512vnni) instead of the best");
+  verb->add_option("--threads", *threads, "threads; 0: one a core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  verb->add_option("--force-isa", *isa,
+                   "kernels to use (ref, avx2, avx512vnni) instead of the best");
 }
 
 void add_activations(CLI::App* verb, std::string* activations) {
@@ -48,13 +52,18 @@ struct Options {
 };
 
 void add_serve(CLI::App* app, ServeOptions* o, int* code) {
-  CLI::App* verb = app->add_subcommand("serve", "serve a model in the foreground, without root or installed files");
+  CLI::App* verb = app->add_subcommand(
+      "serve", "serve a model in the foreground, without root or installed files");
   verb->add_option("-m,--model", o->model, "GGUF file; without it the only one in STATE/models");
   verb->add_option("--port", o->port, "port; 0 picks a free one")->check(CLI::Range(0, 65535));
-  verb->add_option("--host", o->listen_host, "address, with --port; any but loopback needs API keys")->capture_default_str();
+  verb->add_option("--host", o->listen_host,
+                   "address, with --port; any but loopback needs API keys")
+      ->capture_default_str();
   verb->add_option("--state", o->state_dir, "folder of the request log and the cache");
-  verb->add_option("--config", o->config_file, "configuration file instead of /etc/tandem/tandem.toml");
-  verb->add_option("--set", o->settings, "one setting, section.key=value; may be repeated; beats everything else")
+  verb->add_option("--config", o->config_file,
+                   "configuration file instead of /etc/tandem/tandem.toml");
+  verb->add_option("--set", o->settings,
+                   "one setting, section.key=value; may be repeated; beats everything else")
       ->take_all()
       ->expected(1)
       ->allow_extra_args(false);
@@ -62,18 +71,22 @@ void add_serve(CLI::App* app, ServeOptions* o, int* code) {
 }
 
 void add_chat(CLI::App* app, ChatOptions* o, int* code) {
-  CLI::App* verb = app->add_subcommand("chat", "ask a running server and print the answer as it comes");
+  CLI::App* verb =
+      app->add_subcommand("chat", "ask a running server and print the answer as it comes");
   add_server(verb, &o->server);
   verb->add_option("--system", o->system, "system message");
   verb->add_option("--max-tokens", o->max_tokens, "longest answer")->check(CLI::Range(1, 1 << 24));
-  verb->add_option("--temperature", o->temperature, "0 always takes the likeliest token")->check(CLI::Range(0.0, 2.0));
+  verb->add_option("--temperature", o->temperature, "0 always takes the likeliest token")
+      ->check(CLI::Range(0.0, 2.0));
   verb->add_option("--seed", o->seed, "the same seed gives the same answer");
-  verb->add_option("prompt", o->prompt, "the question; none: lines from stdin, a turn each; -: all of stdin");
+  verb->add_option("prompt", o->prompt,
+                   "the question; none: lines from stdin, a turn each; -: all of stdin");
   verb->callback([=] { *code = verb_chat(*o); });
 }
 
 void add_inspect(CLI::App* app, InspectOptions* o, int* code) {
-  CLI::App* verb = app->add_subcommand("inspect", "what a model file holds: keys, tensors, vocabulary, template");
+  CLI::App* verb = app->add_subcommand(
+      "inspect", "what a model file holds: keys, tensors, vocabulary, template");
   add_model(verb, &o->model);
   verb->add_flag("--json", o->json, "machine-readable");
   verb->callback([=] { *code = verb_inspect(*o); });
@@ -84,19 +97,30 @@ void add_tokenize(CLI::App* app, TokenizeOptions* o, int* code) {
   add_model(verb, &o->model);
   verb->add_flag("--ids", o->ids_only, "only the ids, on one line");
   verb->add_flag("--no-special", o->no_special, "do not add BOS or EOS");
-  verb->add_flag("--parse-special", o->parse_special, "control tokens in the text become their ids");
+  verb->add_flag("--parse-special", o->parse_special,
+                 "control tokens in the text become their ids");
   verb->add_option("text", o->text, "the text; - reads stdin")->required();
   verb->callback([=] { *code = verb_tokenize(*o); });
 }
 
 void add_bench(CLI::App* app, BenchOptions* o, int* code) {
-  CLI::App* verb = app->add_subcommand("bench", "speed of a model, and its share of what this machine can do");
+  CLI::App* verb =
+      app->add_subcommand("bench", "speed of a model, and its share of what this machine can do");
   add_model(verb, &o->model);
-  verb->add_option("--prompt", o->prompt, "prompt tokens a sequence")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  verb->add_option("--gen", o->gen, "generated tokens a sequence")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  verb->add_option("--batch", o->batches, "sequences decoded together, a list as 1,16")->capture_default_str();
-  verb->add_option("--repeat", o->repeat, "runs; the median counts")->check(CLI::Range(1, 100))->capture_default_str();
-  verb->add_option("--chunk", o->chunk, "prompt tokens a step")->check(CLI::Range(1, 8192))->capture_default_str();
+  verb->add_option("--prompt", o->prompt, "prompt tokens a sequence")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  verb->add_option("--gen", o->gen, "generated tokens a sequence")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  verb->add_option("--batch", o->batches, "sequences decoded together, a list as 1,16")
+      ->capture_default_str();
+  verb->add_option("--repeat", o->repeat, "runs; the median counts")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  verb->add_option("--chunk", o->chunk, "prompt tokens a step")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
   add_activations(verb, &o->activations);
   add_isa(verb, &o->force_isa, &o->threads);
   verb->add_flag("--json", o->json, "machine-readable");
@@ -116,7 +140,8 @@ void add_eval(CLI::App* app, EvalOptions* o, int* code) {
 }
 
 void add_doctor(CLI::App* app, DoctorOptions* o, int* code) {
-  CLI::App* verb = app->add_subcommand("doctor", "check this machine: processor, kernels, memory, folders, a model");
+  CLI::App* verb = app->add_subcommand(
+      "doctor", "check this machine: processor, kernels, memory, folders, a model");
   verb->add_option("-m,--model", o->model, "also check that this GGUF file can be served");
   verb->add_option("--state", o->state_dir, "state folder, as for serve");
   verb->add_option("--config", o->config_file, "configuration file");
@@ -128,9 +153,11 @@ void add_log(CLI::App* app, LogOptions* o, int* code) {
   CLI::App* verb = app->add_subcommand("log", "the request log, newest first");
   add_server(verb, &o->server);
   verb->add_option("--db", o->database, "read this database file instead of asking a server");
-  verb->add_option("--since", o->since, "a span (15m, 2h, 7d) or a UTC time (2026-11-29T12:00:00Z)");
+  verb->add_option("--since", o->since,
+                   "a span (15m, 2h, 7d) or a UTC time (2026-11-29T12:00:00Z)");
   verb->add_option("--status", o->status, "only this outcome")
-      ->check(CLI::IsMember({"stop", "length", "deadline", "aborted", "failed", "cancelled", "rejected"}));
+      ->check(CLI::IsMember(
+          {"stop", "length", "deadline", "aborted", "failed", "cancelled", "rejected"}));
   verb->add_option("--client", o->client, "only this key's requests");
   verb->add_option("--limit", o->limit, "rows")->check(CLI::Range(1, 10000))->capture_default_str();
   verb->add_flag("--json", o->json, "machine-readable, all columns");

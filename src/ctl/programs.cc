@@ -2,9 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
-#include <algorithm>
 #include <vector>
 
 namespace tandem::ctl {
@@ -26,7 +26,8 @@ Result<std::string> find_program(const std::string& name, const std::vector<std:
     if (access(path.c_str(), X_OK) == 0) return path;
     tried += (tried.empty() ? "" : ", ") + path;
   }
-  return not_found(name + " not found; looked for " + tried + "; install the package or build all programs");
+  return not_found(name + " not found; looked for " + tried +
+                   "; install the package or build all programs");
 }
 
 }  // namespace

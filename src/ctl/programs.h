@@ -7,8 +7,8 @@
 
 namespace tandem::ctl {
 
-// Beside this program, in the build tree, where the package puts it, then on PATH (tandemd only). kNotFound
-// lists the places.
+// Beside this program, in the build tree, where the package puts it, then on PATH (tandemd only).
+// kNotFound lists the places.
 Result<std::string> find_tandemd();
 Result<std::string> find_worker();
 

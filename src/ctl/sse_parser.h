@@ -1,4 +1,5 @@
-// Server-sent events out of bytes as they come (WHATWG HTML, 9.2): only what the API sends, data lines.
+// Server-sent events out of bytes as they come (WHATWG HTML, 9.2): only what the API sends, data
+// lines.
 #pragma once
 
 #include <string>
@@ -9,7 +10,8 @@ namespace tandem::ctl {
 
 class SseParser {
  public:
-  // Payloads of the events that became complete with these bytes; comments and other fields are left out.
+  // Payloads of the events that became complete with these bytes; comments and other fields are
+  // left out.
   std::vector<std::string> feed(std::string_view bytes);
 
  private:

@@ -36,11 +36,13 @@ Status add_model(const std::string& model, Handover* out) {
     const char* comma = numbers.empty() ? "" : ",";
     numbers += comma + std::to_string(kFirstFd + static_cast<int>(out->fds.size()));
     std::string name = path.substr(path.rfind('/') + 1);
-    std::replace(name.begin(), name.end(), ',', '_');  // the list's separator; the name is for messages only
+    std::replace(name.begin(), name.end(), ',',
+                 '_');  // the list's separator; the name is for messages only
     names += comma + name;
     out->fds.push_back(std::move(fd));
   }
-  for (const std::string& argument : {std::string("--model-fds"), numbers, std::string("--model-names"), names}) {
+  for (const std::string& argument :
+       {std::string("--model-fds"), numbers, std::string("--model-names"), names}) {
     out->arguments.push_back(argument);
   }
   return {};
@@ -67,7 +69,8 @@ Result<pid_t> spawn(const std::string& program, const std::vector<std::string>& 
   return pid;
 }
 
-Result<int> run(const std::string& tool, ToolFiles files, const std::vector<std::string>& arguments) {
+Result<int> run(const std::string& tool, ToolFiles files,
+                const std::vector<std::string>& arguments) {
   Handover handover;
   if (!files.model.empty()) CHECK_OK(add_model(files.model, &handover));
   if (files.text.valid()) {
@@ -87,8 +90,8 @@ Result<int> run(const std::string& tool, ToolFiles files, const std::vector<std:
   }
   if (WIFEXITED(status)) return WEXITSTATUS(status);
   const int signal = WTERMSIG(status);
-  return Status(StatusCode::kInternal, fmt::format("tandem-worker was ended by signal {} ({})", signal,
-                                                   strsignal(signal)));
+  return Status(StatusCode::kInternal, fmt::format("tandem-worker was ended by signal {} ({})",
+                                                   signal, strsignal(signal)));
 }
 
 }  // namespace
@@ -97,13 +100,15 @@ std::vector<std::string> model_parts(const std::string& path) {
   constexpr size_t kSuffix = sizeof("-00001-of-00002.gguf") - 1;
   int first = 0, n = 0, end = 0;
   if (path.size() <= kSuffix ||
-      std::sscanf(path.c_str() + path.size() - kSuffix, "-%5d-of-%5d.gguf%n", &first, &n, &end) != 2 ||
+      std::sscanf(path.c_str() + path.size() - kSuffix, "-%5d-of-%5d.gguf%n", &first, &n, &end) !=
+          2 ||
       end != static_cast<int>(kSuffix) || first != 1 || n < 2) {
     return {path};
   }
   std::vector<std::string> parts;
   for (int i = 1; i <= n; ++i) {
-    parts.push_back(fmt::format("{}-{:05}-of-{:05}.gguf", path.substr(0, path.size() - kSuffix), i, n));
+    parts.push_back(
+        fmt::format("{}-{:05}-of-{:05}.gguf", path.substr(0, path.size() - kSuffix), i, n));
   }
   return parts;
 }
@@ -137,11 +142,13 @@ Result<std::string> read_stdin() {
     if (n == 0) return text;
     if (n < 0 && errno != EINTR) return errno_status(errno, "cannot read stdin");
     if (n > 0) text.append(buffer, static_cast<size_t>(n));
-    if (text.size() > kMaxStdinBytes) return invalid_argument("stdin has more than 1 GiB; use a shorter text");
+    if (text.size() > kMaxStdinBytes)
+      return invalid_argument("stdin has more than 1 GiB; use a shorter text");
   }
 }
 
-int run_worker_tool(const std::string& tool, ToolFiles files, const std::vector<std::string>& arguments) {
+int run_worker_tool(const std::string& tool, ToolFiles files,
+                    const std::vector<std::string>& arguments) {
   auto code = run(tool, std::move(files), arguments);
   if (code.ok()) return *code;
   std::fprintf(stderr, "tandem %s: %s\n", tool.c_str(), code.status().message().c_str());

@@ -1,4 +1,5 @@
-// Runs tandem-worker in tool mode: this process opens the files, the worker gets descriptors and a sandbox.
+// Runs tandem-worker in tool mode: this process opens the files, the worker gets descriptors and a
+// sandbox.
 #pragma once
 
 #include <string>
@@ -23,8 +24,9 @@ Result<UniqueFd> open_file(const std::string& path);
 // All of stdin; kInvalidArgument past 1 GiB.
 Result<std::string> read_stdin();
 
-// Runs the tool to its end and returns its exit code; 1 with a message on stderr when it cannot be started or
-// dies.
-int run_worker_tool(const std::string& tool, ToolFiles files, const std::vector<std::string>& arguments);
+// Runs the tool to its end and returns its exit code; 1 with a message on stderr when it cannot be
+// started or dies.
+int run_worker_tool(const std::string& tool, ToolFiles files,
+                    const std::vector<std::string>& arguments);
 
 }  // namespace tandem::ctl

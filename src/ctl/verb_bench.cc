@@ -1,4 +1,5 @@
-// tandem bench: prefill and decode speed of a model on this machine, and how near that is to what it can do.
+// tandem bench: prefill and decode speed of a model on this machine, and how near that is to what
+// it can do.
 #include "ctl/tool_process.h"
 #include "ctl/verbs.h"
 

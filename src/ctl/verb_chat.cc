@@ -1,4 +1,5 @@
-// tandem chat: one question from the arguments, or a conversation from stdin; the answer is printed as it comes.
+// tandem chat: one question from the arguments, or a conversation from stdin; the answer is printed
+// as it comes.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -27,9 +28,11 @@ struct Answer {
     if (payload == "[DONE]") return void(is_done = true);
     const Json json = Json::parse(payload, nullptr, false);
     if (!json.is_object()) return void(error = "an event of the stream is not JSON");
-    if (json.contains("error")) return void(error = json["error"].value("message", "the server gave no reason"));
+    if (json.contains("error"))
+      return void(error = json["error"].value("message", "the server gave no reason"));
     for (const Json& choice : json.value("choices", Json::array())) {
-      if (choice.contains("finish_reason") && choice["finish_reason"].is_string()) finish_reason = choice["finish_reason"];
+      if (choice.contains("finish_reason") && choice["finish_reason"].is_string())
+        finish_reason = choice["finish_reason"];
       const Json delta = choice.value("delta", Json::object());
       if (!delta.contains("content") || !delta["content"].is_string()) continue;
       const std::string piece = delta["content"];
@@ -57,7 +60,8 @@ Status ask(const ChatOptions& options, Json* messages) {
   } catch (const Json::exception&) {
     return invalid_argument("the prompt is not valid UTF-8");
   }
-  CHECK_ASSIGN(const HttpAnswer reply, http_post(options.server, "/v1/chat/completions", body, [&](std::string_view bytes) {
+  CHECK_ASSIGN(const HttpAnswer reply,
+               http_post(options.server, "/v1/chat/completions", body, [&](std::string_view bytes) {
                  for (const std::string& payload : answer.parser.feed(bytes)) answer.event(payload);
                  return answer.error.empty();
                }));
@@ -82,10 +86,12 @@ int ask_once(const ChatOptions& options, Json* messages, const std::string& prom
   return status.ok() ? 0 : fail(status);
 }
 
-// A line a turn until the input ends. At a terminal a failed turn is taken back and the talk goes on.
+// A line a turn until the input ends. At a terminal a failed turn is taken back and the talk goes
+// on.
 int converse(const ChatOptions& options, Json* messages) {
   const bool is_terminal = isatty(STDIN_FILENO);
-  if (is_terminal) std::fprintf(stderr, "Talking to %s; Ctrl-D ends.\n", options.server.url.c_str());
+  if (is_terminal)
+    std::fprintf(stderr, "Talking to %s; Ctrl-D ends.\n", options.server.url.c_str());
   int code = 0;
   for (std::string line; (is_terminal && std::fputs("> ", stderr)), std::getline(std::cin, line);) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
@@ -102,7 +108,8 @@ int converse(const ChatOptions& options, Json* messages) {
 
 int verb_chat(const ChatOptions& options) {
   Json messages = Json::array();
-  if (!options.system.empty()) messages.push_back({{"role", "system"}, {"content", options.system}});
+  if (!options.system.empty())
+    messages.push_back({{"role", "system"}, {"content", options.system}});
   if (options.prompt.empty()) return converse(options, &messages);
   if (options.prompt.size() == 1 && options.prompt[0] == "-") {
     const auto text = read_stdin();

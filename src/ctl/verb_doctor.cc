@@ -1,5 +1,6 @@
-// tandem doctor: what of this machine the appliance relies on. The folders are looked at here, the processor and its
-// kernels (and a model) in the worker's sandbox. Lines read "pass|warn|fail  what  found", then a remedy.
+// tandem doctor: what of this machine the appliance relies on. The folders are looked at here, the
+// processor and its kernels (and a model) in the worker's sandbox. Lines read "pass|warn|fail  what
+// found", then a remedy.
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -21,7 +22,8 @@ constexpr double kFailBytes = 0.1 * kGiB;  // not even the request log and its W
 constexpr double kWarnBytes = 1.0 * kGiB;
 
 // Returns whether it is a failure.
-bool report(const char* verdict, const std::string& what, const std::string& found, const std::string& remedy = "") {
+bool report(const char* verdict, const std::string& what, const std::string& found,
+            const std::string& remedy = "") {
   std::printf("%-4s  %-24s %s\n", verdict, what.c_str(), found.c_str());
   if (!remedy.empty()) std::printf("      %-24s remedy: %s\n", "", remedy.c_str());
   return std::string(verdict) == "fail";
@@ -42,33 +44,40 @@ bool check_folder(const std::string& what, const std::string& folder) {
   const std::string there = existing_part(folder);
   struct stat info {};
   if (stat(there.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
-    return report("fail", what, there + " is no folder", "remove it, or name another folder with --state");
+    return report("fail", what, there + " is no folder",
+                  "remove it, or name another folder with --state");
   }
   if (access(there.c_str(), W_OK | X_OK) != 0) {
     return report("fail", what, fmt::format("{} is not writable for user id {}", there, geteuid()),
                   fmt::format("chown or chmod {}, or name another folder with --state", there));
   }
   struct statvfs disk {};
-  if (statvfs(there.c_str(), &disk) != 0) return report("warn", what, there + ": its free space is not known");
+  if (statvfs(there.c_str(), &disk) != 0)
+    return report("warn", what, there + ": its free space is not known");
   const double free_bytes = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
-  const std::string found =
-      fmt::format("{} writable, {:.1f} GiB free{}", folder, free_bytes / kGiB, there == folder ? "" : " (not yet made)");
-  if (free_bytes < kFailBytes) return report("fail", what, found, "free some space: the request log needs 0.3 GiB");
-  if (free_bytes < kWarnBytes) return report("warn", what, found, "free some space: less than 1 GiB is left");
+  const std::string found = fmt::format("{} writable, {:.1f} GiB free{}", folder, free_bytes / kGiB,
+                                        there == folder ? "" : " (not yet made)");
+  if (free_bytes < kFailBytes)
+    return report("fail", what, found, "free some space: the request log needs 0.3 GiB");
+  if (free_bytes < kWarnBytes)
+    return report("warn", what, found, "free some space: less than 1 GiB is left");
   return report("pass", what, found);
 }
 
 bool check_folders(const DoctorOptions& options) {
   Config config;
-  const std::string file = options.config_file.empty() && access("/etc/tandem/tandem.toml", R_OK) == 0
-                               ? "/etc/tandem/tandem.toml"
-                               : options.config_file;
+  const std::string file =
+      options.config_file.empty() && access("/etc/tandem/tandem.toml", R_OK) == 0
+          ? "/etc/tandem/tandem.toml"
+          : options.config_file;
   if (!file.empty()) {
     if (const Status status = config_load_file(file, &config); !status.ok()) {
-      return report("fail", "configuration", status.message(), "mend the file; each key stands in tandem.toml");
+      return report("fail", "configuration", status.message(),
+                    "mend the file; each key stands in tandem.toml");
     }
     if (const Status status = config_validate(config); !status.ok()) {
-      return report("fail", "configuration", status.message(), "mend the file; each key stands in tandem.toml");
+      return report("fail", "configuration", status.message(),
+                    "mend the file; each key stands in tandem.toml");
     }
     report("pass", "configuration", file);
   }
@@ -84,8 +93,9 @@ bool check_folders(const DoctorOptions& options) {
 
 int verb_doctor(const DoctorOptions& options) {
   const bool folders_fail = check_folders(options);
-  const int code = run_worker_tool("doctor", {options.model, {}},
-                                   {"--threads", std::to_string(options.threads), "--force-isa", options.force_isa});
+  const int code = run_worker_tool(
+      "doctor", {options.model, {}},
+      {"--threads", std::to_string(options.threads), "--force-isa", options.force_isa});
   return code == 0 && folders_fail ? 1 : code;
 }
 

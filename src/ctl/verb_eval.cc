@@ -8,7 +8,8 @@ namespace tandem::ctl {
 
 int verb_eval(const EvalOptions& options) {
   auto text = open_file(options.text_file);
-  if (!text.ok()) return std::fprintf(stderr, "tandem eval: %s\n", text.status().message().c_str()), 1;
+  if (!text.ok())
+    return std::fprintf(stderr, "tandem eval: %s\n", text.status().message().c_str()), 1;
   std::vector<std::string> arguments = {"--tokens",      std::to_string(options.n_tokens),
                                         "--threads",     std::to_string(options.threads),
                                         "--activations", options.activations,

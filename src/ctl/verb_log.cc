@@ -18,8 +18,9 @@ Status print_rows(const LogOptions& options) {
   if (!options.since.empty()) {
     CHECK_ASSIGN(query.since_us, parse_since(options.since, utc_us()));
   }
-  CHECK_ASSIGN(const auto rows, options.database.empty() ? rows_from_server(options.server, query)
-                                                         : rows_from_database(options.database, query));
+  CHECK_ASSIGN(const auto rows, options.database.empty()
+                                    ? rows_from_server(options.server, query)
+                                    : rows_from_database(options.database, query));
   if (options.json) return std::puts(rows_to_json(rows).c_str()), Status();
   if (rows.empty()) return std::fputs("no request matches\n", stderr), Status();
   std::fputs(format_table(rows).c_str(), stdout);

@@ -12,7 +12,8 @@ namespace tandem::ctl {
 
 namespace {
 
-// tandemd may look at the path after changing nothing about the folder, but its messages should be whole.
+// tandemd may look at the path after changing nothing about the folder, but its messages should be
+// whole.
 std::string absolute(const std::string& path) {
   if (path.empty() || path[0] == '/') return path;
   char folder[PATH_MAX];
@@ -32,7 +33,8 @@ std::vector<std::string> tandemd_arguments(const ServeOptions& options) {
     arguments.push_back(options.config_file);
   }
   if (!options.model.empty()) set("model.path=" + absolute(options.model));
-  if (options.port) set("server.listen=" + options.listen_host + ":" + std::to_string(*options.port));
+  if (options.port)
+    set("server.listen=" + options.listen_host + ":" + std::to_string(*options.port));
   if (!options.state_dir.empty()) {
     set("paths.state_dir=" + absolute(options.state_dir));
     set("paths.cache_dir=" + absolute(options.state_dir) + "/cache");
@@ -43,8 +45,10 @@ std::vector<std::string> tandemd_arguments(const ServeOptions& options) {
 
 int verb_serve(const ServeOptions& options) {
   const auto program = find_tandemd();
-  if (!program.ok()) return std::fprintf(stderr, "tandem serve: %s\n", program.status().message().c_str()), 1;
-  // A model may appear later (a mount, a copy that is under way): tandemd waits for it and /ready says so.
+  if (!program.ok())
+    return std::fprintf(stderr, "tandem serve: %s\n", program.status().message().c_str()), 1;
+  // A model may appear later (a mount, a copy that is under way): tandemd waits for it and /ready
+  // says so.
   if (!options.model.empty() && access(options.model.c_str(), R_OK) != 0) {
     std::perror(("tandem serve: waiting for the model: " + options.model).c_str());
   }

@@ -18,7 +18,8 @@ Result<UniqueFd> text_of(const TokenizeOptions& options) {
 
 int verb_tokenize(const TokenizeOptions& options) {
   auto text = text_of(options);
-  if (!text.ok()) return std::fprintf(stderr, "tandem tokenize: %s\n", text.status().message().c_str()), 1;
+  if (!text.ok())
+    return std::fprintf(stderr, "tandem tokenize: %s\n", text.status().message().c_str()), 1;
   std::vector<std::string> arguments;
   if (options.ids_only) arguments.push_back("--ids");
   if (options.no_special) arguments.push_back("--no-special");

@@ -1,5 +1,6 @@
-// The verbs of the `tandem` command: what main.cc parsed, and one function each. All print results on stdout,
-// everything else on stderr, and return the process's exit code (0 good, 1 the verb failed, 2 wrong use).
+// The verbs of the `tandem` command: what main.cc parsed, and one function each. All print results
+// on stdout, everything else on stderr, and return the process's exit code (0 good, 1 the verb
+// failed, 2 wrong use).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ struct ServerOptions {
 struct ChatOptions {
   ServerOptions server;
   std::string system;
-  std::vector<std::string> prompt;  // words; empty: lines from stdin, one turn each; "-": all of stdin
+  std::vector<std::string>
+      prompt;  // words; empty: lines from stdin, one turn each; "-": all of stdin
   std::optional<int> max_tokens;
   std::optional<double> temperature;
   std::optional<uint64_t> seed;

@@ -41,7 +41,8 @@ class MergeTable {
   explicit MergeTable(size_t n_merges) : slots_(std::bit_ceil(n_merges * 2 + 2)) {}
   void insert(int32_t left, int32_t right, uint32_t rank, int32_t merged) {
     Slot& slot = slots_[find_slot(key_of(left, right))];
-    if (slot.rank == kNoRank) slot = {key_of(left, right), rank, merged};  // of two equal merges the first counts
+    if (slot.rank == kNoRank)
+      slot = {key_of(left, right), rank, merged};  // of two equal merges the first counts
   }
   bool find(int32_t left, int32_t right, uint32_t* rank, int32_t* merged) const {
     const Slot& slot = slots_[find_slot(key_of(left, right))];
@@ -74,7 +75,9 @@ using TokenIndex = std::unordered_map<std::string_view, int32_t>;
 class BpeTokenizer final : public Tokenizer {
  public:
   BpeTokenizer(Vocabulary vocabulary, std::unique_ptr<PreTokenizer> pre)
-      : Tokenizer(std::move(vocabulary)), pre_(std::move(pre)), merges_(vocabulary_.merges.size()) {}
+      : Tokenizer(std::move(vocabulary)),
+        pre_(std::move(pre)),
+        merges_(vocabulary_.merges.size()) {}
 
   Status build();
 
@@ -89,17 +92,22 @@ class BpeTokenizer final : public Tokenizer {
 
  private:
   int32_t type(int32_t id) const {
-    return vocabulary_.types.empty() ? static_cast<int32_t>(kTokenNormal) : vocabulary_.types[static_cast<size_t>(id)];
+    return vocabulary_.types.empty() ? static_cast<int32_t>(kTokenNormal)
+                                     : vocabulary_.types[static_cast<size_t>(id)];
   }
-  bool is_special(int32_t id) const { return type(id) == kTokenControl || type(id) == kTokenUnknown; }
+  bool is_special(int32_t id) const {
+    return type(id) == kTokenControl || type(id) == kTokenUnknown;
+  }
   Status add_merge(const TokenIndex& index, size_t i);
-  void encode_word(std::string_view word, std::vector<MergeSymbol>* symbols, std::vector<int32_t>* ids) const;
+  void encode_word(std::string_view word, std::vector<MergeSymbol>* symbols,
+                   std::vector<int32_t>* ids) const;
   void append_symbol(int32_t id, std::vector<int32_t>* ids) const;
 
   std::unique_ptr<PreTokenizer> pre_;
   MergeTable merges_;
-  std::array<int32_t, 256> byte_ids_{};                // -1: the vocabulary cannot spell the byte
-  std::unordered_map<std::string, int32_t> whole_words_;  // raw bytes; only if the family ignores merges
+  std::array<int32_t, 256> byte_ids_{};  // -1: the vocabulary cannot spell the byte
+  std::unordered_map<std::string, int32_t>
+      whole_words_;  // raw bytes; only if the family ignores merges
 };
 
 Status BpeTokenizer::build() {
@@ -127,8 +135,8 @@ Status BpeTokenizer::add_merge(const TokenIndex& index, size_t i) {
   const std::string& merge = vocabulary_.merges[i];
   const size_t space = merge.find(' ', 1);
   if (space == std::string::npos || space + 1 == merge.size()) {
-    return invalid_argument(
-        fmt::format("tokenizer.ggml.merges[{}]: found no two parts; a merge reads \"left right\"", i));
+    return invalid_argument(fmt::format(
+        "tokenizer.ggml.merges[{}]: found no two parts; a merge reads \"left right\"", i));
   }
   const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
   int32_t ids[3];
@@ -138,7 +146,8 @@ Status BpeTokenizer::add_merge(const TokenIndex& index, size_t i) {
     const auto found = index.find(texts[k]);
     if (found == index.end()) {
       return invalid_argument(fmt::format(
-          "tokenizer.ggml.merges[{}]: its {} is not in tokenizer.ggml.tokens; each must be", i, part[k]));
+          "tokenizer.ggml.merges[{}]: its {} is not in tokenizer.ggml.tokens; each must be", i,
+          part[k]));
     }
     ids[k] = found->second;
   }
@@ -147,8 +156,8 @@ Status BpeTokenizer::add_merge(const TokenIndex& index, size_t i) {
   return {};
 }
 
-// A byte that the vocabulary cannot spell (SmolLM2 lacks six control characters) is the unknown token, or left
-// out where there is none: what the reference and the families' own tokenizers do.
+// A byte that the vocabulary cannot spell (SmolLM2 lacks six control characters) is the unknown
+// token, or left out where there is none: what the reference and the families' own tokenizers do.
 void BpeTokenizer::append_symbol(int32_t id, std::vector<int32_t>* ids) const {
   const int32_t unknown = vocabulary_.unknown;
   if (id < 0 && unknown >= 0 && type(unknown) == kTokenUnknown) id = unknown;
@@ -164,10 +173,12 @@ void BpeTokenizer::encode_word(std::string_view word, std::vector<MergeSymbol>* 
   const auto n = static_cast<int32_t>(word.size());
   symbols->resize(word.size());
   for (int32_t i = 0; i < n; ++i) {
-    (*symbols)[static_cast<size_t>(i)] = {byte_ids_[static_cast<uint8_t>(word[static_cast<size_t>(i)])],
-                                          static_cast<uint32_t>(i), 1, i - 1, i + 1 < n ? i + 1 : -1};
+    (*symbols)[static_cast<size_t>(i)] = {
+        byte_ids_[static_cast<uint8_t>(word[static_cast<size_t>(i)])], static_cast<uint32_t>(i), 1,
+        i - 1, i + 1 < n ? i + 1 : -1};
   }
-  merge_symbols(*symbols, [this](const MergeSymbol& l, const MergeSymbol& r, uint32_t* rank, int32_t* merged) {
+  merge_symbols(*symbols, [this](const MergeSymbol& l, const MergeSymbol& r, uint32_t* rank,
+                                 int32_t* merged) {
     return l.id >= 0 && r.id >= 0 && merges_.find(l.id, r.id, rank, merged);
   });
   for (const MergeSymbol& s : *symbols) {
@@ -175,7 +186,8 @@ void BpeTokenizer::encode_word(std::string_view word, std::vector<MergeSymbol>* 
   }
 }
 
-Status BpeTokenizer::encode_fragments(std::string_view text, std::span<const TextFragment> fragments,
+Status BpeTokenizer::encode_fragments(std::string_view text,
+                                      std::span<const TextFragment> fragments,
                                       std::vector<int32_t>* ids) const {
   WordCache cache(text.size());
   std::vector<WordRange> words;
@@ -202,7 +214,8 @@ Status BpeTokenizer::encode_fragments(std::string_view text, std::span<const Tex
 
 bool bytes_of_spelling(std::string_view spelling, std::string* bytes) {
   const ByteAlphabet& alphabet = byte_alphabet();
-  for (size_t i = 0; i < spelling.size(); i += static_cast<size_t>(utf8_length(static_cast<uint8_t>(spelling[i])))) {
+  for (size_t i = 0; i < spelling.size();
+       i += static_cast<size_t>(utf8_length(static_cast<uint8_t>(spelling[i])))) {
     const uint32_t c = utf8_decode(spelling.data() + i);
     if (c >= alphabet.byte.size() || alphabet.byte[c] < 0) return false;
     bytes->push_back(static_cast<char>(alphabet.byte[c]));

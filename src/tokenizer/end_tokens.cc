@@ -8,12 +8,29 @@ namespace tandem {
 namespace {
 
 constexpr std::string_view kEndOfSentence = "</s>";
-constexpr std::array<std::string_view, 23> kEndTexts = {
-    kEndOfSentence,  "<|im_end|>",    "<|eot_id|>",  "<|eom_id|>",          "<end_of_turn>",
-    "<|end|>",       "<|endoftext|>", "<|eot|>",     "<|end_of_text|>",     "<|eom|>",
-    "<EOT>",         "_<EOT>",        "[EOT]",       "[EOS]",               "<|end_of_turn|>",
-    "<|endofturn|>", "<turn_end>",    "<|return|>",  "<|call|>",            "<|flush|>",
-    "<|calls|>",     "<eos>",         "<end_of_utterance>"};
+constexpr std::array<std::string_view, 23> kEndTexts = {kEndOfSentence,
+                                                        "<|im_end|>",
+                                                        "<|eot_id|>",
+                                                        "<|eom_id|>",
+                                                        "<end_of_turn>",
+                                                        "<|end|>",
+                                                        "<|endoftext|>",
+                                                        "<|eot|>",
+                                                        "<|end_of_text|>",
+                                                        "<|eom|>",
+                                                        "<EOT>",
+                                                        "_<EOT>",
+                                                        "[EOT]",
+                                                        "[EOS]",
+                                                        "<|end_of_turn|>",
+                                                        "<|endofturn|>",
+                                                        "<turn_end>",
+                                                        "<|return|>",
+                                                        "<|call|>",
+                                                        "<|flush|>",
+                                                        "<|calls|>",
+                                                        "<eos>",
+                                                        "<end_of_utterance>"};
 
 }  // namespace
 

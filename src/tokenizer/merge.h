@@ -1,8 +1,9 @@
-// Greedy pair merging, the core of both tokenizers: as long as some neighbouring symbols have a merge, the
-// one with the lowest rank (the leftmost among equals) is done.
-// DESIGN: a queue of (rank, left symbol) with stale entries dropped when they come up. Short words use a binary
-// heap. A word of a million letters would spend its time in cache misses there, so long ones use one queue per
-// rank: entries of a rank come up left to right and are nearly always pushed that way too.
+// Greedy pair merging, the core of both tokenizers: as long as some neighbouring symbols have a
+// merge, the one with the lowest rank (the leftmost among equals) is done. DESIGN: a queue of
+// (rank, left symbol) with stale entries dropped when they come up. Short words use a binary heap.
+// A word of a million letters would spend its time in cache misses there, so long ones use one
+// queue per rank: entries of a rank come up left to right and are nearly always pushed that way
+// too.
 #pragma once
 
 #include <stddef.h>
@@ -18,9 +19,9 @@ namespace tandem {
 constexpr uint32_t kNoRank = UINT32_MAX;
 
 struct MergeSymbol {
-  int32_t id = -1;          // token, or -1 for text without one of its own
-  uint32_t begin = 0;       // bytes of the word it stands for
-  uint32_t length = 0;      // 0: merged away
+  int32_t id = -1;      // token, or -1 for text without one of its own
+  uint32_t begin = 0;   // bytes of the word it stands for
+  uint32_t length = 0;  // 0: merged away
   int32_t prev = -1, next = -1;
   uint32_t rank = kNoRank;  // of merging it with the next symbol
   int32_t merged = -1;      // token which that gives
@@ -80,10 +81,12 @@ class BucketQueue {
     }
   };
   std::unordered_map<uint32_t, Bucket> buckets_;
-  std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<uint32_t>> ranks_;  // with entries, once each
+  std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<uint32_t>>
+      ranks_;  // with entries, once each
 };
 
-// Merges the symbols of one word in place. find(left, right, &rank, &id): whether the pair has a merge.
+// Merges the symbols of one word in place. find(left, right, &rank, &id): whether the pair has a
+// merge.
 template <typename Queue, typename Find>
 void merge_with(std::vector<MergeSymbol>& symbols, Queue& queue, Find find) {
   const auto look = [&](int32_t left) {
@@ -106,7 +109,8 @@ void merge_with(std::vector<MergeSymbol>& symbols, Queue& queue, Find find) {
     left.length += right.length;
     left.next = right.next;
     right.length = 0;
-    if (left.next >= 0) symbols[static_cast<size_t>(left.next)].prev = static_cast<int32_t>(position);
+    if (left.next >= 0)
+      symbols[static_cast<size_t>(left.next)].prev = static_cast<int32_t>(position);
     look(static_cast<int32_t>(position));
     if (left.prev >= 0) look(left.prev);
   }

@@ -1,5 +1,5 @@
-// The table of pre-tokenizers and PCRE2 around it. Patterns of a row are applied one after another: each cuts
-// the pieces that the one before left. What no match covers is a piece of its own.
+// The table of pre-tokenizers and PCRE2 around it. Patterns of a row are applied one after another:
+// each cuts the pieces that the one before left. What no match covers is a piece of its own.
 #include "tokenizer/pretokenizer.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -18,14 +18,26 @@ constexpr const char* kGpt2 =
 constexpr const char* kEachDigit = R"(\p{N})";
 // Llama 3 and Qwen 2 as published in tokenizer.json, the contractions with ASCII letters only.
 constexpr const char* kLlama3 =
-    R"((?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"((?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]))"
+    R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kQwen2 =
-    R"((?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"((?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]))"
+    R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 // Mistral's tekken and OpenAI's o200k: letters split by case.
 constexpr const char* kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"(|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kO200k =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?)"
+    R"(|\p{N}{1,3})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 struct Row {
   const char* names;  // separated by blanks
@@ -65,7 +77,8 @@ std::string served_names() {
   return names;
 }
 
-// \s as Unicode's White_Space property. PCRE2's own adds U+180E, which is not white space since Unicode 6.3.
+// \s as Unicode's White_Space property. PCRE2's own adds U+180E, which is not white space since
+// Unicode 6.3.
 std::string spell_out_white_space(std::string_view pattern) {
   constexpr std::string_view kWhiteSpace =
       R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
@@ -94,8 +107,10 @@ std::string spell_out_white_space(std::string_view pattern) {
 // Space of one call for matching. Thread safety: one per call.
 class Matcher {
  public:
-  Matcher() : data_(pcre2_match_data_create(1, nullptr)), context_(pcre2_match_context_create(nullptr)) {
-    // The default of ten million counts per match is reached by a few MB of blanks; time stays linear.
+  Matcher()
+      : data_(pcre2_match_data_create(1, nullptr)), context_(pcre2_match_context_create(nullptr)) {
+    // The default of ten million counts per match is reached by a few MB of blanks; time stays
+    // linear.
     pcre2_set_match_limit(context_, UINT32_MAX);
   }
   ~Matcher() {
@@ -124,8 +139,8 @@ class Matcher {
 
  private:
   int match(const pcre2_code* code, std::string_view text, size_t from) {
-    return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, PCRE2_NO_UTF_CHECK,
-                       data_, context_);
+    return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                       PCRE2_NO_UTF_CHECK, data_, context_);
   }
   pcre2_match_data* data_;
   pcre2_match_context* context_;
@@ -150,23 +165,27 @@ struct PreTokenizer::Pattern {
   Status compile(const std::string& text) {
     int error;
     PCRE2_SIZE offset;
-    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), PCRE2_UTF | PCRE2_UCP, &error,
-                         &offset, nullptr);
-    if (!code) return internal_error(fmt::format("pattern at {}: {}", offset, pcre2_message(error)));
+    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                         PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
+    if (!code)
+      return internal_error(fmt::format("pattern at {}: {}", offset, pcre2_message(error)));
     // Where the process may not make code executable, matching is interpreted: slower, same words.
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
     return {};
   }
 
-  Status cut(Matcher* matcher, std::string_view text, WordRange piece, std::vector<WordRange>* out) const {
+  Status cut(Matcher* matcher, std::string_view text, WordRange piece,
+             std::vector<WordRange>* out) const {
     const std::string_view subject = text.substr(piece.begin, piece.end - piece.begin);
     const auto put = [&](size_t begin, size_t end) {
-      out->push_back({static_cast<uint32_t>(piece.begin + begin), static_cast<uint32_t>(piece.begin + end)});
+      out->push_back(
+          {static_cast<uint32_t>(piece.begin + begin), static_cast<uint32_t>(piece.begin + end)});
     };
     size_t at = 0, begin, end;
     while (at < subject.size()) {
       const int rc = matcher->find(code, subject, at, &begin, &end);
-      if (rc < 0) return internal_error(fmt::format("pre-tokenizer pattern: {}", pcre2_message(rc)));
+      if (rc < 0)
+        return internal_error(fmt::format("pre-tokenizer pattern: {}", pcre2_message(rc)));
       if (rc == 0) break;
       if (begin > at) put(at, begin);
       put(begin, end);
@@ -183,8 +202,8 @@ PreTokenizer::~PreTokenizer() = default;
 Result<std::unique_ptr<PreTokenizer>> PreTokenizer::create(const std::string& pre) {
   const Row* row = find_row(pre);
   if (!row) {
-    return unimplemented(
-        fmt::format("tokenizer.ggml.pre: \"{}\" is not served; served are {}", pre, served_names()));
+    return unimplemented(fmt::format("tokenizer.ggml.pre: \"{}\" is not served; served are {}", pre,
+                                     served_names()));
   }
   auto made = std::unique_ptr<PreTokenizer>(new PreTokenizer);
   made->ignores_merges_ = row->ignores_merges;

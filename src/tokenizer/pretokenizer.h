@@ -1,5 +1,5 @@
-// Cuts text into words by the patterns that a vocabulary's merges were trained with; merges never cross words.
-// Immutable after creation; thread-safe.
+// Cuts text into words by the patterns that a vocabulary's merges were trained with; merges never
+// cross words. Immutable after creation; thread-safe.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ struct WordRange {  // 32 bits: texts are at most 1 GiB
 
 class PreTokenizer {
  public:
-  // `pre` as in tokenizer.ggml.pre; "" means "default". kUnimplemented names an unknown one and lists the
-  // served.
+  // `pre` as in tokenizer.ggml.pre; "" means "default". kUnimplemented names an unknown one and
+  // lists the served.
   static Result<std::unique_ptr<PreTokenizer>> create(const std::string& pre);
   ~PreTokenizer();
   // Words of `text` (valid UTF-8), covering it in order. kInternal if the pattern engine gives up.

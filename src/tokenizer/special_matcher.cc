@@ -1,7 +1,7 @@
-// DESIGN: the reference cuts the text once per special token, longest first. That is tokens x bytes (gemma3
-// has 6,400 of them), so one pass over a trie finds where any token could begin, and then only those places
-// are claimed, by descending length. A claimed piece is never shorter than a later one, so looking at a
-// piece's two end bytes tells whether it overlaps one.
+// DESIGN: the reference cuts the text once per special token, longest first. That is tokens x bytes
+// (gemma3 has 6,400 of them), so one pass over a trie finds where any token could begin, and then
+// only those places are claimed, by descending length. A claimed piece is never shorter than a
+// later one, so looking at a piece's two end bytes tells whether it overlaps one.
 #include "tokenizer/special_matcher.h"
 
 #include <algorithm>
@@ -13,7 +13,9 @@ namespace tandem {
 namespace {
 
 bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-unsigned pair_of(char a, char b) { return static_cast<uint8_t>(a) * 256u + static_cast<uint8_t>(b); }
+unsigned pair_of(char a, char b) {
+  return static_cast<uint8_t>(a) * 256u + static_cast<uint8_t>(b);
+}
 
 }  // namespace
 
@@ -31,7 +33,8 @@ SpecialMatcher::SpecialMatcher(const Vocabulary& vocabulary)
 
 int32_t SpecialMatcher::child(int32_t node, uint8_t byte) const {
   int32_t c = nodes_[static_cast<size_t>(node)].first_child;
-  while (c >= 0 && nodes_[static_cast<size_t>(c)].byte != byte) c = nodes_[static_cast<size_t>(c)].next_sibling;
+  while (c >= 0 && nodes_[static_cast<size_t>(c)].byte != byte)
+    c = nodes_[static_cast<size_t>(c)].next_sibling;
   return c;
 }
 
@@ -63,16 +66,16 @@ bool SpecialMatcher::may_start(std::string_view text, size_t i) const {
   return i + 1 < text.size() && starts_[pair_of(text[i], text[i + 1])];
 }
 
-bool SpecialMatcher::allowed(int32_t id, size_t begin, size_t end, std::span<const TextRange> trusted) const {
+bool SpecialMatcher::allowed(int32_t id, size_t begin, size_t end,
+                             std::span<const TextRange> trusted) const {
   if (!needs_trust_[static_cast<size_t>(id)]) return true;
   const auto after = std::upper_bound(trusted.begin(), trusted.end(), begin,
                                       [](size_t b, const TextRange& r) { return b < r.begin; });
   return after != trusted.begin() && std::prev(after)->end >= end;
 }
 
-std::vector<SpecialMatcher::Candidate> SpecialMatcher::find_candidates(std::string_view text,
-                                                                       std::span<const TextRange> trusted,
-                                                                       std::vector<bool>* lengths) const {
+std::vector<SpecialMatcher::Candidate> SpecialMatcher::find_candidates(
+    std::string_view text, std::span<const TextRange> trusted, std::vector<bool>* lengths) const {
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < text.size(); ++i) {
     if (!may_start(text, i)) continue;
@@ -95,13 +98,15 @@ std::vector<SpecialMatcher::Candidate> SpecialMatcher::find_candidates(std::stri
 int32_t SpecialMatcher::match(std::string_view text, size_t begin, size_t length,
                               std::span<const TextRange> trusted) const {
   int32_t node = 0;
-  for (size_t j = begin; j < begin + length && node >= 0; ++j) node = child(node, static_cast<uint8_t>(text[j]));
+  for (size_t j = begin; j < begin + length && node >= 0; ++j)
+    node = child(node, static_cast<uint8_t>(text[j]));
   if (node < 0) return -1;
   const int32_t id = nodes_[static_cast<size_t>(node)].id;
   return id >= 0 && allowed(id, begin, begin + length, trusted) ? id : -1;
 }
 
-std::vector<TextFragment> SpecialMatcher::claim(std::string_view text, std::span<const TextRange> trusted) const {
+std::vector<TextFragment> SpecialMatcher::claim(std::string_view text,
+                                                std::span<const TextRange> trusted) const {
   std::vector<bool> lengths(longest_ + 1);
   std::vector<Candidate> candidates = find_candidates(text, trusted, &lengths);
   std::vector<TextFragment> found;

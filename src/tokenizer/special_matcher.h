@@ -1,6 +1,6 @@
-// Finds special tokens (control, unknown, user-defined) in a text before it is tokenized. The longest token
-// wins wherever it stands; among equals the leftmost. Control and unknown tokens count only inside ranges
-// that the caller trusts. Immutable; thread-safe; time linear in the text.
+// Finds special tokens (control, unknown, user-defined) in a text before it is tokenized. The
+// longest token wins wherever it stands; among equals the leftmost. Control and unknown tokens
+// count only inside ranges that the caller trusts. Immutable; thread-safe; time linear in the text.
 #pragma once
 
 #include <bitset>
@@ -42,11 +42,11 @@ class SpecialMatcher {
   std::vector<TextFragment> claim(std::string_view text, std::span<const TextRange> trusted) const;
 
   std::vector<Node> nodes_;
-  std::vector<bool> needs_trust_;    // by id: control and unknown tokens
-  std::vector<bool> strips_right_;   // by id
+  std::vector<bool> needs_trust_;   // by id: control and unknown tokens
+  std::vector<bool> strips_right_;  // by id
   size_t longest_ = 0;
-  std::bitset<65536> starts_;        // first two bytes of a token
-  std::bitset<256> single_;          // tokens of one byte
+  std::bitset<65536> starts_;  // first two bytes of a token
+  std::bitset<256> single_;    // tokens of one byte
 };
 
 }  // namespace tandem

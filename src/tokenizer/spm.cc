@@ -1,9 +1,9 @@
-// DESIGN: the algorithm has no words: any two neighbouring symbols of the text may merge if together they spell
-// a token. Where no token holds two given characters side by side, no merge can ever cross between them, so the
-// text is cut there and the segments are encoded alone (and remembered, as words are). That is exact, and in
-// real vocabularies it cuts before almost every blank.
-// A blank is U+2581 in tokens. Here both sides use ' ' instead, so that text needs no copy: no token that text
-// can become contains a real ' '.
+// DESIGN: the algorithm has no words: any two neighbouring symbols of the text may merge if
+// together they spell a token. Where no token holds two given characters side by side, no merge can
+// ever cross between them, so the text is cut there and the segments are encoded alone (and
+// remembered, as words are). That is exact, and in real vocabularies it cuts before almost every
+// blank. A blank is U+2581 in tokens. Here both sides use ' ' instead, so that text needs no copy:
+// no token that text can become contains a real ' '.
 #include "tokenizer/spm.h"
 
 #include <fmt/format.h>
@@ -59,12 +59,14 @@ class TextTable {
   size_t longest_ = 0;
 };
 
-// Whether two characters ever stand side by side inside a token. May say yes wrongly (then a segment is longer
-// than need be), never no.
+// Whether two characters ever stand side by side inside a token. May say yes wrongly (then a
+// segment is longer than need be), never no.
 class NeighbourSet {
  public:
   NeighbourSet() : bits_(kBits / 64) {}
-  void add(uint32_t left, uint32_t right) { bits_[index(left, right) / 64] |= uint64_t{1} << index(left, right) % 64; }
+  void add(uint32_t left, uint32_t right) {
+    bits_[index(left, right) / 64] |= uint64_t{1} << index(left, right) % 64;
+  }
   bool may_hold(uint32_t left, uint32_t right) const {
     return bits_[index(left, right) / 64] >> index(left, right) % 64 & 1;
   }
@@ -95,7 +97,8 @@ class SpmTokenizer final : public Tokenizer {
 
  private:
   int32_t type(int32_t id) const {
-    return vocabulary_.types.empty() ? static_cast<int32_t>(kTokenNormal) : vocabulary_.types[static_cast<size_t>(id)];
+    return vocabulary_.types.empty() ? static_cast<int32_t>(kTokenNormal)
+                                     : vocabulary_.types[static_cast<size_t>(id)];
   }
   void rank_scores();
   Status encode_text(std::string_view text, WordCache* cache, std::vector<int32_t>* ids) const;
@@ -103,10 +106,11 @@ class SpmTokenizer final : public Tokenizer {
                         std::vector<int32_t>* ids) const;
   Status append_bytes(std::string_view text, std::vector<int32_t>* ids) const;
 
-  std::vector<std::string> texts_;     // of tokens that text can become, with ' ' for U+2581; else empty
+  std::vector<std::string>
+      texts_;  // of tokens that text can become, with ' ' for U+2581; else empty
   TextTable table_;
   NeighbourSet neighbours_;
-  std::vector<uint32_t> ranks_;        // by id: 0 for the highest score; equal scores, equal ranks
+  std::vector<uint32_t> ranks_;  // by id: 0 for the highest score; equal scores, equal ranks
   std::array<int32_t, 256> byte_ids_{};
 };
 
@@ -116,7 +120,8 @@ void SpmTokenizer::rank_scores() {
   scores.erase(std::unique(scores.begin(), scores.end()), scores.end());
   ranks_.resize(vocabulary_.scores.size());
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    const auto at = std::lower_bound(scores.begin(), scores.end(), vocabulary_.scores[i], std::greater<>());
+    const auto at =
+        std::lower_bound(scores.begin(), scores.end(), vocabulary_.scores[i], std::greater<>());
     ranks_[i] = static_cast<uint32_t>(at - scores.begin());
   }
 }
@@ -136,7 +141,8 @@ Status SpmTokenizer::build() {
     texts_[i] = replace_all(token, kSpaceMark, " ");
     table_.insert(texts_[i], id);
     uint32_t left = 0;
-    for (size_t at = 0; at < texts_[i].size(); at += static_cast<size_t>(utf8_length(static_cast<uint8_t>(texts_[i][at])))) {
+    for (size_t at = 0; at < texts_[i].size();
+         at += static_cast<size_t>(utf8_length(static_cast<uint8_t>(texts_[i][at])))) {
       const uint32_t right = utf8_decode(texts_[i].data() + at);
       if (at > 0) neighbours_.add(left, right);
       left = right;
@@ -152,8 +158,9 @@ Status SpmTokenizer::append_bytes(std::string_view text, std::vector<int32_t>* i
     if (id < 0) id = table_.find(std::string_view(&c, 1));
     if (id < 0) id = vocabulary_.unknown;
     if (id < 0) {
-      return invalid_argument(fmt::format(
-          "the text holds the byte 0x{:02X}, which the model's vocabulary cannot spell", static_cast<uint8_t>(c)));
+      return invalid_argument(
+          fmt::format("the text holds the byte 0x{:02X}, which the model's vocabulary cannot spell",
+                      static_cast<uint8_t>(c)));
     }
     ids->push_back(id);
   }
@@ -170,12 +177,13 @@ Status SpmTokenizer::encode_segment(std::string_view segment, std::vector<MergeS
     at += length;
   }
   symbols->back().next = -1;
-  merge_symbols(*symbols, [&](const MergeSymbol& l, const MergeSymbol& r, uint32_t* rank, int32_t* merged) {
-    *merged = table_.find(segment.substr(l.begin, l.length + r.length));
-    if (*merged < 0) return false;
-    *rank = ranks_[static_cast<size_t>(*merged)];
-    return true;
-  });
+  merge_symbols(*symbols,
+                [&](const MergeSymbol& l, const MergeSymbol& r, uint32_t* rank, int32_t* merged) {
+                  *merged = table_.find(segment.substr(l.begin, l.length + r.length));
+                  if (*merged < 0) return false;
+                  *rank = ranks_[static_cast<size_t>(*merged)];
+                  return true;
+                });
   for (const MergeSymbol& s : *symbols) {
     if (s.length == 0) continue;
     if (s.id >= 0) {
@@ -188,7 +196,8 @@ Status SpmTokenizer::encode_segment(std::string_view segment, std::vector<MergeS
 }
 
 // text: valid UTF-8 with ' ' for U+2581; lives until the end of the call to encode_fragments.
-Status SpmTokenizer::encode_text(std::string_view text, WordCache* cache, std::vector<int32_t>* ids) const {
+Status SpmTokenizer::encode_text(std::string_view text, WordCache* cache,
+                                 std::vector<int32_t>* ids) const {
   std::vector<MergeSymbol> symbols;
   size_t begin = 0;
   while (begin < text.size()) {
@@ -210,10 +219,12 @@ Status SpmTokenizer::encode_text(std::string_view text, WordCache* cache, std::v
   return {};
 }
 
-Status SpmTokenizer::encode_fragments(std::string_view text, std::span<const TextFragment> fragments,
+Status SpmTokenizer::encode_fragments(std::string_view text,
+                                      std::span<const TextFragment> fragments,
                                       std::vector<int32_t>* ids) const {
   WordCache cache(text.size());
-  std::deque<std::string> copies;  // fragments that could not be read in place; the cache looks at them
+  std::deque<std::string>
+      copies;  // fragments that could not be read in place; the cache looks at them
   bool after_special = true;
   for (const TextFragment& fragment : fragments) {
     if (fragment.id >= 0) {

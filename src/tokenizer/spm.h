@@ -1,4 +1,5 @@
-// SentencePiece-style tokenizer ("llama"): merges by score over the whole text, bytes for what no token spells.
+// SentencePiece-style tokenizer ("llama"): merges by score over the whole text, bytes for what no
+// token spells.
 #pragma once
 
 #include "tokenizer/tokenizer.h"

@@ -24,8 +24,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(Vocabulary vocabulary) {
   CHECK_OK(check_vocabulary(vocabulary));
   if (vocabulary.model == "gpt2") return create_bpe_tokenizer(std::move(vocabulary));
   if (vocabulary.model == "llama") return create_spm_tokenizer(std::move(vocabulary));
-  return unimplemented(fmt::format("tokenizer.ggml.model: \"{}\" is not served; served are gpt2, llama",
-                                   vocabulary.model));
+  return unimplemented(fmt::format(
+      "tokenizer.ggml.model: \"{}\" is not served; served are gpt2, llama", vocabulary.model));
 }
 
 Tokenizer::Tokenizer(Vocabulary vocabulary)
@@ -35,9 +35,11 @@ Tokenizer::Tokenizer(Vocabulary vocabulary)
 
 Tokenizer::~Tokenizer() = default;
 
-Status Tokenizer::encode(std::string_view text, EncodeOptions options, std::vector<int32_t>* ids) const {
+Status Tokenizer::encode(std::string_view text, EncodeOptions options,
+                         std::vector<int32_t>* ids) const {
   const TextRange whole{0, text.size()};
-  return encode_ranges(text, std::span(&whole, options.parse_special ? 1 : 0), options.add_special, ids);
+  return encode_ranges(text, std::span(&whole, options.parse_special ? 1 : 0), options.add_special,
+                       ids);
 }
 
 Status Tokenizer::encode_ranges(std::string_view text, std::span<const TextRange> special_ranges,
@@ -63,8 +65,10 @@ Status Tokenizer::encode_ranges(std::string_view text, std::span<const TextRange
 std::string Tokenizer::token_bytes(int32_t id, bool special) const {
   if (id < 0 || id >= n_tokens()) return {};
   const auto i = static_cast<size_t>(id);
-  const int32_t type = vocabulary_.types.empty() ? static_cast<int32_t>(kTokenNormal) : vocabulary_.types[i];
-  if (type == kTokenControl || type == kTokenUnknown) return special ? vocabulary_.tokens[i] : std::string();
+  const int32_t type =
+      vocabulary_.types.empty() ? static_cast<int32_t>(kTokenNormal) : vocabulary_.types[i];
+  if (type == kTokenControl || type == kTokenUnknown)
+    return special ? vocabulary_.tokens[i] : std::string();
   if (type == kTokenUserDefined) return vocabulary_.tokens[i];
   return spelled_bytes(id);
 }
@@ -97,8 +101,8 @@ std::string DetokenizeStream::finish() {
   return unfinished ? "\xEF\xBF\xBD" : "";
 }
 
-Status encode_pieces(const Tokenizer& tokenizer, std::span<const PromptPiece> pieces, bool add_special,
-                     std::vector<int32_t>* ids) {
+Status encode_pieces(const Tokenizer& tokenizer, std::span<const PromptPiece> pieces,
+                     bool add_special, std::vector<int32_t>* ids) {
   std::string text;
   std::vector<TextRange> scaffold;
   for (const PromptPiece& piece : pieces) {

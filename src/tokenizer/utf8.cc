@@ -9,7 +9,8 @@ namespace {
 
 constexpr char kReplacement[] = "\xEF\xBF\xBD";
 
-// Continuation bytes that follow `lead` and the range of the first of them. 0 for a byte that leads nothing.
+// Continuation bytes that follow `lead` and the range of the first of them. 0 for a byte that leads
+// nothing.
 int continuation(uint8_t lead, uint8_t* low, uint8_t* high) {
   *low = 0x80;
   *high = 0xBF;
@@ -77,7 +78,8 @@ void utf8_append(uint32_t c, std::string* out) {
   if (c < 0x80) return put(c);
   if (c < 0x800) return put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
   if (c < 0x10000) return put(0xE0 | c >> 12), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
-  put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F)), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
+  put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F)), put(0x80 | (c >> 6 & 0x3F)),
+      put(0x80 | (c & 0x3F));
 }
 
 void utf8_drain(std::string* pending, std::string* out) {

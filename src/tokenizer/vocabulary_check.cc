@@ -15,18 +15,21 @@ Status check_lengths(const Vocabulary& v) {
   const size_t n = v.tokens.size();
   if (n == 0) return invalid_argument("tokenizer.ggml.tokens: empty; at least one token is needed");
   if (n > static_cast<size_t>(INT32_MAX)) {
-    return invalid_argument(fmt::format("tokenizer.ggml.tokens: {} entries; allowed at most {}", n, INT32_MAX));
+    return invalid_argument(
+        fmt::format("tokenizer.ggml.tokens: {} entries; allowed at most {}", n, INT32_MAX));
   }
   if (!v.types.empty() && v.types.size() != n) {
-    return invalid_argument(fmt::format("tokenizer.ggml.token_type: {} entries; allowed as many as tokens ({})",
-                                        v.types.size(), n));
+    return invalid_argument(
+        fmt::format("tokenizer.ggml.token_type: {} entries; allowed as many as tokens ({})",
+                    v.types.size(), n));
   }
   if (!v.scores.empty() && v.scores.size() != n) {
-    return invalid_argument(fmt::format("tokenizer.ggml.scores: {} entries; allowed as many as tokens ({})",
-                                        v.scores.size(), n));
+    return invalid_argument(fmt::format(
+        "tokenizer.ggml.scores: {} entries; allowed as many as tokens ({})", v.scores.size(), n));
   }
   if (v.model == "llama" && v.scores.empty()) {
-    return invalid_argument("tokenizer.ggml.scores: missing; a \"llama\" vocabulary needs one score a token");
+    return invalid_argument(
+        "tokenizer.ggml.scores: missing; a \"llama\" vocabulary needs one score a token");
   }
   return {};
 }
@@ -54,12 +57,12 @@ Status check_ids(const Vocabulary& v) {
 Status check_token(const Vocabulary& v, size_t i) {
   const std::string& token = v.tokens[i];
   if (token.size() > kMaxTokenBytes) {
-    return invalid_argument(fmt::format("tokenizer.ggml.tokens[{}]: {} bytes; allowed at most {}", i,
-                                        token.size(), kMaxTokenBytes));
+    return invalid_argument(fmt::format("tokenizer.ggml.tokens[{}]: {} bytes; allowed at most {}",
+                                        i, token.size(), kMaxTokenBytes));
   }
   if (const size_t valid = utf8_valid_prefix(token); valid != token.size()) {
-    return invalid_argument(
-        fmt::format("tokenizer.ggml.tokens[{}]: byte {} is not UTF-8; tokens must be UTF-8", i, valid));
+    return invalid_argument(fmt::format(
+        "tokenizer.ggml.tokens[{}]: byte {} is not UTF-8; tokens must be UTF-8", i, valid));
   }
   if (!v.scores.empty() && !std::isfinite(v.scores[i])) {
     return invalid_argument(fmt::format("tokenizer.ggml.scores[{}]: not a finite number", i));
@@ -70,10 +73,10 @@ Status check_token(const Vocabulary& v, size_t i) {
         fmt::format("tokenizer.ggml.token_type[{}]: {}; allowed 0 to {}", i, type, +kTokenByte));
   }
   if (v.model == "llama" && type == kTokenByte && byte_token_value(token) < 0) {
-    return invalid_argument(
-        fmt::format("tokenizer.ggml.tokens[{}]: a byte token must read <0x00> to <0xFF>, found {} bytes "
-                    "that do not",
-                    i, token.size()));
+    return invalid_argument(fmt::format(
+        "tokenizer.ggml.tokens[{}]: a byte token must read <0x00> to <0xFF>, found {} bytes "
+        "that do not",
+        i, token.size()));
   }
   return {};
 }

@@ -1,6 +1,6 @@
-// Words already encoded in this call: text repeats its words, and copying ids is far cheaper than merging
-// again. Direct-mapped, one call long, so no locks and nothing to invalidate. Holds no ids: a word's ids stand
-// in the output where it was first encoded.
+// Words already encoded in this call: text repeats its words, and copying ids is far cheaper than
+// merging again. Direct-mapped, one call long, so no locks and nothing to invalidate. Holds no ids:
+// a word's ids stand in the output where it was first encoded.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace tandem {
 
-// FNV-like hash over 8-byte pieces; no protection against crafted collisions is needed, since a collision
-// only costs a miss.
+// FNV-like hash over 8-byte pieces; no protection against crafted collisions is needed, since a
+// collision only costs a miss.
 inline uint64_t hash_bytes(std::string_view s) {
   constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15ull;
   uint64_t h = s.size() * kMultiplier;
@@ -37,7 +37,8 @@ class WordCache {
   explicit WordCache(size_t text_bytes)
       : slots_(std::bit_ceil(std::clamp<size_t>(text_bytes / 8, 16, 1 << 15))) {}
 
-  // Appends the ids of `word` if it is known. The texts of earlier words must still live, *ids be the same.
+  // Appends the ids of `word` if it is known. The texts of earlier words must still live, *ids be
+  // the same.
   bool append(std::string_view word, std::vector<int32_t>* ids) {
     if (word.size() > kMaxWordBytes) return false;
     const Slot& slot = slot_of(word);

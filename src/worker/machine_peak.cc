@@ -14,7 +14,8 @@ namespace tandem {
 namespace {
 
 constexpr int kRounds = 5;
-constexpr size_t kReadBytes = size_t{256} << 20;  // in all; far past the last-level cache of the boxes we serve
+constexpr size_t kReadBytes = size_t{256}
+                              << 20;  // in all; far past the last-level cache of the boxes we serve
 constexpr size_t kAlign = 64;
 constexpr int64_t kTargetUs = 50000;
 
@@ -38,12 +39,14 @@ double best_rate(OmpTeam* team, Work work) {
 
 double measure_read(const KernelTable& kernels, OmpTeam* team) {
   const size_t share = kReadBytes / static_cast<size_t>(team->n_threads()) / kAlign * kAlign;
-  const std::unique_ptr<uint8_t, Free> data(
-      static_cast<uint8_t*>(std::aligned_alloc(kAlign, share * static_cast<size_t>(team->n_threads()))));
+  const std::unique_ptr<uint8_t, Free> data(static_cast<uint8_t*>(
+      std::aligned_alloc(kAlign, share * static_cast<size_t>(team->n_threads()))));
   if (!data) return 0;
   std::atomic<uint64_t> sink{0};
   const auto part = [&](int thread) { return data.get() + static_cast<size_t>(thread) * share; };
-  team->run([&](TeamMember& t) { std::memset(part(t.index()), t.index() + 1, share); });  // also places the pages
+  team->run([&](TeamMember& t) {
+    std::memset(part(t.index()), t.index() + 1, share);
+  });  // also places the pages
   return best_rate(team, [&](int thread) {
     sink += kernels.peak_read(part(thread), share);
     return static_cast<int64_t>(share);

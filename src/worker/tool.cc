@@ -50,7 +50,8 @@ int run_tool(const std::string& name, const std::vector<std::string>& args) {
   if (!sandbox.ok()) return fail(name, sandbox.status(), kExitBug);
   const auto code = tool->run(context);
   if (code.ok()) return *code;
-  return fail(name, code.status(), code.status().code() == StatusCode::kInternal ? kExitBug : kExitModel);
+  return fail(name, code.status(),
+              code.status().code() == StatusCode::kInternal ? kExitBug : kExitModel);
 }
 
 }  // namespace tandem

@@ -1,6 +1,8 @@
-// Tool mode of the worker: what `tandem inspect | tokenize | bench | eval | doctor` need of the model code,
-// in the same sandbox as serving. The parent opens the files; the tool gets descriptors.
-//   tandem-worker --tool NAME [--model-fds 4,5 --model-names a.gguf,b.gguf] [--text-fd 6] [--force-isa X]
+// Tool mode of the worker: what `tandem inspect | tokenize | bench | eval | doctor` need of the
+// model code, in the same sandbox as serving. The parent opens the files; the tool gets
+// descriptors.
+//   tandem-worker --tool NAME [--model-fds 4,5 --model-names a.gguf,b.gguf] [--text-fd 6]
+//   [--force-isa X]
 //                 [--threads N] [--json] [options of the tool]
 #pragma once
 
@@ -9,8 +11,9 @@
 
 namespace tandem {
 
-// Runs tool `name` with the arguments after it; prints its result on stdout, progress and errors on stderr.
-// Returns the exit code: 0, 1 (the tool found a fault), 2 (wrong arguments), 70 (our bug), 78 (model).
+// Runs tool `name` with the arguments after it; prints its result on stdout, progress and errors on
+// stderr. Returns the exit code: 0, 1 (the tool found a fault), 2 (wrong arguments), 70 (our bug),
+// 78 (model).
 int run_tool(const std::string& name, const std::vector<std::string>& args);
 
 }  // namespace tandem

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 
 namespace tandem {
@@ -15,8 +15,9 @@ constexpr int kMaxFd = 1 << 20;
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
 const std::set<std::string> kFlags = {"--json", "--ids", "--no-special", "--parse-special"};
-const std::set<std::string> kValues = {"--prompt", "--gen",    "--batch",   "--repeat",      "--chunk",
-                                       "--tokens", "--window", "--threads", "--activations", "--force-isa"};
+const std::set<std::string> kValues = {"--prompt",      "--gen",      "--batch",  "--repeat",
+                                       "--chunk",       "--tokens",   "--window", "--threads",
+                                       "--activations", "--force-isa"};
 
 bool parse_int(std::string_view text, int64_t* out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
@@ -56,20 +57,24 @@ std::string ToolArgs::text(const std::string& name, const std::string& otherwise
   return found == values.end() || found->second.empty() ? otherwise : found->second;
 }
 
-Result<int64_t> ToolArgs::number(const std::string& name, int64_t otherwise, int64_t low, int64_t high) const {
+Result<int64_t> ToolArgs::number(const std::string& name, int64_t otherwise, int64_t low,
+                                 int64_t high) const {
   const auto found = values.find(name);
   if (found == values.end()) return otherwise;
   int64_t value = 0;
   if (parse_int(found->second, &value) && value >= low && value <= high) return value;
-  return invalid_argument(fmt::format("{} must be {} to {}, got \"{}\"", name, low, high, found->second));
+  return invalid_argument(
+      fmt::format("{} must be {} to {}, got \"{}\"", name, low, high, found->second));
 }
 
-Result<std::vector<int>> parse_numbers(const std::string& name, const std::string& text, int low, int high) {
+Result<std::vector<int>> parse_numbers(const std::string& name, const std::string& text, int low,
+                                       int high) {
   std::vector<int> numbers;
   for (const std::string& part : split(text)) {
     int64_t value = 0;
     if (!parse_int(part, &value) || value < low || value > high) {
-      return invalid_argument(fmt::format("{} must be a list of numbers from {} to {}, got \"{}\"", name, low, high, text));
+      return invalid_argument(fmt::format("{} must be a list of numbers from {} to {}, got \"{}\"",
+                                          name, low, high, text));
     }
     numbers.push_back(static_cast<int>(value));
   }

@@ -21,12 +21,14 @@ struct ToolArgs {
   bool has(const std::string& flag) const { return flags.count(flag) > 0; }
   std::string text(const std::string& name, const std::string& otherwise) const;
   // kInvalidArgument states the bounds.
-  Result<int64_t> number(const std::string& name, int64_t otherwise, int64_t low, int64_t high) const;
+  Result<int64_t> number(const std::string& name, int64_t otherwise, int64_t low,
+                         int64_t high) const;
 };
 
 Result<ToolArgs> parse_tool_args(const std::vector<std::string>& args);
 // "1,16" -> {1, 16}; every number in [low, high], at least one.
-Result<std::vector<int>> parse_numbers(const std::string& name, const std::string& text, int low, int high);
+Result<std::vector<int>> parse_numbers(const std::string& name, const std::string& text, int low,
+                                       int high);
 // All bytes of args.text_fd.
 Result<std::string> read_tool_text(const ToolArgs& args);
 

@@ -1,7 +1,8 @@
-// tandem bench: tokens a second of prefill and decode, and their share of what this machine can do at most.
-// Runs the backend as the engine does: prompts in chunks one after another, then all sequences a token a step, each
-// token drawn by the sampler. Shares: decode against plain reading of memory (weights once a step, and the K/V that
-// attention reads), prefill against int8 dot products in registers.
+// tandem bench: tokens a second of prefill and decode, and their share of what this machine can do
+// at most. Runs the backend as the engine does: prompts in chunks one after another, then all
+// sequences a token a step, each token drawn by the sampler. Shares: decode against plain reading
+// of memory (weights once a step, and the K/V that attention reads), prefill against int8 dot
+// products in registers.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -24,7 +25,8 @@ struct Plan {
 
 struct Row {
   int batch = 0;
-  double prefill_tokens_per_s = 0, decode_tokens_per_s = 0, read_bandwidth_share = 0, int8_peak_share = 0;
+  double prefill_tokens_per_s = 0, decode_tokens_per_s = 0, read_bandwidth_share = 0,
+         int8_peak_share = 0;
 };
 
 Result<Plan> read_plan(const ToolArgs& args, const ModelConfig& config) {
@@ -39,8 +41,9 @@ Result<Plan> read_plan(const ToolArgs& args, const ModelConfig& config) {
   plan.n_repeats = static_cast<int>(repeats);
   plan.chunk = static_cast<int>(chunk);
   if (prompt + gen > config.context_tokens) {
-    return invalid_argument(fmt::format("--prompt {} and --gen {} are more than the model's context of {} tokens", prompt,
-                                        gen, config.context_tokens));
+    return invalid_argument(
+        fmt::format("--prompt {} and --gen {} are more than the model's context of {} tokens",
+                    prompt, gen, config.context_tokens));
   }
   return plan;
 }
@@ -50,12 +53,15 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Tokens that are all different, so that no row of the embedding is read twice from cache by accident.
+// Tokens that are all different, so that no row of the embedding is read twice from cache by
+// accident.
 std::vector<int32_t> make_prompt(int sequence, int n, int vocab_size) {
   std::vector<int32_t> ids(static_cast<size_t>(n));
   for (int i = 0; i < n; ++i) {
-    const uint64_t mixed = (static_cast<uint64_t>(sequence) << 32 | static_cast<uint64_t>(i + 1)) * 0x9E3779B97F4A7C15ull;
-    ids[static_cast<size_t>(i)] = static_cast<int32_t>((mixed >> 32) % static_cast<uint64_t>(vocab_size));
+    const uint64_t mixed = (static_cast<uint64_t>(sequence) << 32 | static_cast<uint64_t>(i + 1)) *
+                           0x9E3779B97F4A7C15ull;
+    ids[static_cast<size_t>(i)] =
+        static_cast<int32_t>((mixed >> 32) % static_cast<uint64_t>(vocab_size));
   }
   return ids;
 }
@@ -84,7 +90,8 @@ Result<Seconds> run_once(const ToolModel& model, StepRunner* runner, const Plan&
   std::vector<int32_t> next(static_cast<size_t>(batch)), one(1);
   int64_t start = monotonic_us();
   for (int s = 0; s < batch; ++s) {
-    const std::vector<int32_t> prompt = make_prompt(s, plan.n_prompt, model.backend->config().vocab_size);
+    const std::vector<int32_t> prompt =
+        make_prompt(s, plan.n_prompt, model.backend->config().vocab_size);
     for (int at = 0; at < plan.n_prompt; at += plan.chunk) {
       const size_t n = static_cast<size_t>(std::min(plan.chunk, plan.n_prompt - at));
       CHECK_OK(runner->feed(s, at, std::span(prompt).subspan(static_cast<size_t>(at), n), false));
@@ -115,21 +122,24 @@ double kv_bytes_per_decode_token(const ToolModel& model, const Plan& plan) {
   return bytes;
 }
 
-Result<Row> run_batch(const ToolModel& model, StepRunner* runner, const Plan& plan, const MachinePeak& peak, int batch) {
+Result<Row> run_batch(const ToolModel& model, StepRunner* runner, const Plan& plan,
+                      const MachinePeak& peak, int batch) {
   std::vector<double> prefill, decode;
   for (int i = 0; i < plan.n_repeats; ++i) {
     CHECK_ASSIGN(const Seconds seconds, run_once(model, runner, plan, batch));
     prefill.push_back(seconds.prefill);
     decode.push_back(seconds.decode);
-    std::fprintf(stderr, "batch %d, run %d of %d: prefill %.2f s, decode %.2f s\n", batch, i + 1, plan.n_repeats,
-                 seconds.prefill, seconds.decode);
+    std::fprintf(stderr, "batch %d, run %d of %d: prefill %.2f s, decode %.2f s\n", batch, i + 1,
+                 plan.n_repeats, seconds.prefill, seconds.decode);
   }
   const WeightTotals& w = model.weights;
   const double prefill_s = median(prefill), decode_s = median(decode);
   const double n_prompt_tokens = static_cast<double>(batch) * plan.n_prompt;
-  const double step_bytes = static_cast<double>(w.layer_bytes + w.output_bytes) + batch * kv_bytes_per_decode_token(model, plan);
-  const double prefill_ops = 2 * (n_prompt_tokens * static_cast<double>(w.layer_products) +
-                                  static_cast<double>(batch) * static_cast<double>(w.output_products));
+  const double step_bytes = static_cast<double>(w.layer_bytes + w.output_bytes) +
+                            batch * kv_bytes_per_decode_token(model, plan);
+  const double prefill_ops =
+      2 * (n_prompt_tokens * static_cast<double>(w.layer_products) +
+           static_cast<double>(batch) * static_cast<double>(w.output_products));
   Row row;
   row.batch = batch;
   row.prefill_tokens_per_s = n_prompt_tokens / prefill_s;
@@ -149,23 +159,27 @@ void print_json(const Plan& plan, const std::vector<Row>& rows) {
   std::string out;
   for (const Row& r : rows) {
     out += fmt::format(
-        "{}{{\"batch\":{},\"prompt\":{},\"gen\":{},\"prefill_tokens_per_s\":{:.2f},\"decode_tokens_per_s\":{:.2f},"
+        "{}{{\"batch\":{},\"prompt\":{},\"gen\":{},\"prefill_tokens_per_s\":{:.2f},\"decode_tokens_"
+        "per_s\":{:.2f},"
         "\"read_bandwidth_share\":{:.4f},\"int8_peak_share\":{:.4f}}}",
-        out.empty() ? "" : ",", r.batch, plan.n_prompt, plan.n_gen, r.prefill_tokens_per_s, r.decode_tokens_per_s,
-        r.read_bandwidth_share, r.int8_peak_share);
+        out.empty() ? "" : ",", r.batch, plan.n_prompt, plan.n_gen, r.prefill_tokens_per_s,
+        r.decode_tokens_per_s, r.read_bandwidth_share, r.int8_peak_share);
   }
-  std::printf("{\"results\":[%s],\"peak_memory_bytes\":%lld}\n", out.c_str(), static_cast<long long>(peak_memory_bytes()));
+  std::printf("{\"results\":[%s],\"peak_memory_bytes\":%lld}\n", out.c_str(),
+              static_cast<long long>(peak_memory_bytes()));
 }
 
-void print_table(const ToolModel& model, const Plan& plan, const MachinePeak& peak, const std::vector<Row>& rows) {
+void print_table(const ToolModel& model, const Plan& plan, const MachinePeak& peak,
+                 const std::vector<Row>& rows) {
   std::printf("%s, %s\n", model.file->name().c_str(), model.backend->description().c_str());
-  std::printf("this machine: reads %.1f GB/s, int8 %.0f Gop/s (measured)\n", peak.read_bytes_per_s / 1e9,
-              peak.int8_ops_per_s / 1e9);
-  std::printf("%6s %7s %5s  %18s %18s  %14s %10s\n", "batch", "prompt", "gen", "prefill tokens/s", "decode tokens/s",
-              "of bandwidth", "of int8");
+  std::printf("this machine: reads %.1f GB/s, int8 %.0f Gop/s (measured)\n",
+              peak.read_bytes_per_s / 1e9, peak.int8_ops_per_s / 1e9);
+  std::printf("%6s %7s %5s  %18s %18s  %14s %10s\n", "batch", "prompt", "gen", "prefill tokens/s",
+              "decode tokens/s", "of bandwidth", "of int8");
   for (const Row& r : rows) {
-    std::printf("%6d %7d %5d  %18.1f %18.1f  %12.1f %% %8.1f %%\n", r.batch, plan.n_prompt, plan.n_gen,
-                r.prefill_tokens_per_s, r.decode_tokens_per_s, 100 * r.read_bandwidth_share, 100 * r.int8_peak_share);
+    std::printf("%6d %7d %5d  %18.1f %18.1f  %12.1f %% %8.1f %%\n", r.batch, plan.n_prompt,
+                plan.n_gen, r.prefill_tokens_per_s, r.decode_tokens_per_s,
+                100 * r.read_bandwidth_share, 100 * r.int8_peak_share);
   }
   std::printf("peak memory %.1f MiB\n", static_cast<double>(peak_memory_bytes()) / (1 << 20));
 }
@@ -176,7 +190,8 @@ Result<int> tool_bench(const ToolContext& context) {
   CHECK_ASSIGN(ToolModel model, load_tool_model(context));
   CHECK_ASSIGN(const Plan plan, read_plan(context.args, model.backend->config()));
   const MachinePeak peak = measure_machine(*model.kernels, model.n_threads);
-  if (peak.read_bytes_per_s <= 0 || peak.int8_ops_per_s <= 0) return exhausted("no memory to measure this machine with");
+  if (peak.read_bytes_per_s <= 0 || peak.int8_ops_per_s <= 0)
+    return exhausted("no memory to measure this machine with");
   const int most = *std::max_element(plan.batches.begin(), plan.batches.end());
   CHECK_ASSIGN(StepRunner runner, StepRunner::create(&model, most, plan.n_prompt + plan.n_gen));
   Plan warm_up = plan;

@@ -1,5 +1,5 @@
-// tandem doctor, the part that needs model code: processor, kernels against their reference, what memory and
-// arithmetic reach, and whether a model can be served. Lines as in ctl/verb_doctor.cc.
+// tandem doctor, the part that needs model code: processor, kernels against their reference, what
+// memory and arithmetic reach, and whether a model can be served. Lines as in ctl/verb_doctor.cc.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -24,7 +24,8 @@ constexpr double kSlowReadBytesPerS = 5e9;  // one channel of slow DDR4 reaches 
 
 struct Report {
   bool has_failure = false;
-  void line(const char* verdict, const std::string& what, const std::string& found, const std::string& remedy = "") {
+  void line(const char* verdict, const std::string& what, const std::string& found,
+            const std::string& remedy = "") {
     std::printf("%-4s  %-24s %s\n", verdict, what.c_str(), found.c_str());
     if (!remedy.empty()) std::printf("      %-24s remedy: %s\n", "", remedy.c_str());
     std::fflush(stdout);
@@ -33,15 +34,19 @@ struct Report {
 };
 
 void check_processor(const CpuInfo& cpu, const std::string& force, Report* report) {
-  report->line("pass", "processor", fmt::format("{}, {} usable cores ({})", cpu.model_name, cpu.n_usable_cores, cpu.limit));
+  report->line(
+      "pass", "processor",
+      fmt::format("{}, {} usable cores ({})", cpu.model_name, cpu.n_usable_cores, cpu.limit));
   report->line("pass", "features", fmt::format("{}", fmt::join(cpu.features, " ")));
   const auto chosen = select_kernels(cpu, force);
   if (!chosen.ok()) {
-    report->line("fail", "kernels", chosen.status().message(), "take out cpu.force_isa or --force-isa");
+    report->line("fail", "kernels", chosen.status().message(),
+                 "take out cpu.force_isa or --force-isa");
     return;
   }
   if (std::string_view((*chosen)->isa) == "ref") {
-    report->line("warn", "kernels", "ref", "this processor has none of the fast instruction sets: serving will be slow");
+    report->line("warn", "kernels", "ref",
+                 "this processor has none of the fast instruction sets: serving will be slow");
   } else {
     report->line("pass", "kernels", (*chosen)->isa);
   }
@@ -54,15 +59,19 @@ void check_column(const KernelTable& table, uint8_t* workspace, Report* report) 
     const SelfCheckResult& r = results[i];
     report->line(r.ok ? "pass" : "fail", fmt::format("{} {}", table.isa, r.op),
                  fmt::format("error {:.3g}, allowed {:.3g}", r.max_error, r.bound),
-                 r.ok ? "" : "this processor computes wrongly: check cooling and memory, or force another set with "
-                             "cpu.force_isa");
+                 r.ok ? ""
+                      : "this processor computes wrongly: check cooling and memory, or force "
+                        "another set with "
+                        "cpu.force_isa");
   }
 }
 
 // Every column that this processor can run, not only the chosen one.
 void check_kernels(const CpuInfo& cpu, Report* report) {
-  const std::unique_ptr<void, void (*)(void*)> workspace(std::aligned_alloc(64, kSelfCheckBytes), std::free);
-  if (!workspace) return report->line("fail", "kernels", "no memory for their check", "free some memory");
+  const std::unique_ptr<void, void (*)(void*)> workspace(std::aligned_alloc(64, kSelfCheckBytes),
+                                                         std::free);
+  if (!workspace)
+    return report->line("fail", "kernels", "no memory for their check", "free some memory");
   int n_columns = 0;
   const KernelColumn* columns = kernel_columns(&n_columns);
   for (int c = 0; c < n_columns; ++c) {
@@ -75,9 +84,11 @@ void check_speed(const ToolContext& context, int n_threads, Report* report) {
   const auto kernels = select_kernels(context.cpu, context.args.text("--force-isa", ""));
   if (!kernels.ok()) return;  // said already
   const MachinePeak peak = measure_machine(**kernels, n_threads);
-  const std::string found = fmt::format("{:.1f} GB/s with {} threads", peak.read_bytes_per_s / 1e9, n_threads);
+  const std::string found =
+      fmt::format("{:.1f} GB/s with {} threads", peak.read_bytes_per_s / 1e9, n_threads);
   if (peak.read_bytes_per_s < kSlowReadBytesPerS) {
-    report->line("warn", "memory bandwidth", found, "decoding is bound by it: check that all memory channels are filled");
+    report->line("warn", "memory bandwidth", found,
+                 "decoding is bound by it: check that all memory channels are filled");
   } else {
     report->line("pass", "memory bandwidth", found);
   }
@@ -88,15 +99,19 @@ Status check_model(const ToolArgs& args, Report* report) {
   CHECK_ASSIGN(const auto file, open_tool_model(args));
   CHECK_ASSIGN(const ModelConfig config, read_model_config(*file));
   CHECK_OK(load_weights(*file, config).status());
-  report->line("pass", "model", fmt::format("{}: {}, {} parameters, context {}", file->name(), config.architecture,
-                                            config.n_parameters, config.context_tokens));
+  report->line("pass", "model",
+               fmt::format("{}: {}, {} parameters, context {}", file->name(), config.architecture,
+                           config.n_parameters, config.context_tokens));
   CHECK_ASSIGN(Vocabulary vocabulary, read_vocabulary(*file));
   CHECK_ASSIGN(const auto tokenizer, Tokenizer::create(vocabulary));
   report->line("pass", "vocabulary", fmt::format("{} tokens", tokenizer->n_tokens()));
   if (vocabulary.chat_template.empty()) {
-    report->line("warn", "chat template", "none in the file", "use /v1/completions, or a file with a template");
-  } else if (const auto parsed = ChatTemplate::create(vocabulary.chat_template, vocabulary); !parsed.ok()) {
-    report->line("warn", "chat template", parsed.status().message(), "chat is refused; use /v1/completions");
+    report->line("warn", "chat template", "none in the file",
+                 "use /v1/completions, or a file with a template");
+  } else if (const auto parsed = ChatTemplate::create(vocabulary.chat_template, vocabulary);
+             !parsed.ok()) {
+    report->line("warn", "chat template", parsed.status().message(),
+                 "chat is refused; use /v1/completions");
   } else {
     report->line("pass", "chat template", "usable");
   }
@@ -114,7 +129,8 @@ Result<int> tool_doctor(const ToolContext& context) {
   check_speed(context, n_threads, &report);
   if (!context.args.model_fds.empty()) {
     const Status status = check_model(context.args, &report);
-    if (!status.ok()) report.line("fail", "model", status.message(), "fetch the file again, or take another model");
+    if (!status.ok())
+      report.line("fail", "model", status.message(), "fetch the file again, or take another model");
   }
   return report.has_failure ? 1 : 0;
 }

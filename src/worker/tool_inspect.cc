@@ -22,7 +22,8 @@ constexpr size_t kShownBytes = 70;   // of a string
 constexpr uint64_t kShownItems = 4;  // of an array
 
 Json number_item(const GgufArray& array, uint64_t i) {
-  const bool is_real = array.element_type == GgufValueType::kF32 || array.element_type == GgufValueType::kF64;
+  const bool is_real =
+      array.element_type == GgufValueType::kF32 || array.element_type == GgufValueType::kF64;
   return is_real ? Json(array.number(i)) : Json(array.integer(i));
 }
 
@@ -68,7 +69,8 @@ Json tensors_by_type(const GgufModel& file, Json* all) {
   std::map<std::string, Sum> sums;
   for (const GgufTensor& t : file.tensors()) {
     const QuantTraits* traits = quant_traits(static_cast<uint32_t>(t.type));
-    const std::string type = traits ? traits->name : fmt::format("type {}", static_cast<uint32_t>(t.type));
+    const std::string type =
+        traits ? traits->name : fmt::format("type {}", static_cast<uint32_t>(t.type));
     const int64_t n_values = t.dims[0] * t.dims[1] * t.dims[2] * t.dims[3];
     Sum& sum = sums[type];
     sum.n_tensors += 1;
@@ -103,10 +105,14 @@ Json describe_model(const GgufModel& file) {
 Json describe_vocabulary(const GgufModel& file) {
   auto vocabulary = read_vocabulary(file);
   if (!vocabulary.ok()) return {{"served", false}, {"reason", vocabulary.status().message()}};
-  Json out = {{"model", vocabulary->model},        {"pre", vocabulary->pre},
-              {"tokens", vocabulary->tokens.size()}, {"merges", vocabulary->merges.size()},
-              {"bos", vocabulary->bos},            {"eos", vocabulary->eos},
-              {"add_bos", vocabulary->add_bos},    {"chat_template", !vocabulary->chat_template.empty()}};
+  Json out = {{"model", vocabulary->model},
+              {"pre", vocabulary->pre},
+              {"tokens", vocabulary->tokens.size()},
+              {"merges", vocabulary->merges.size()},
+              {"bos", vocabulary->bos},
+              {"eos", vocabulary->eos},
+              {"add_bos", vocabulary->add_bos},
+              {"chat_template", !vocabulary->chat_template.empty()}};
   const auto tokenizer = Tokenizer::create(std::move(vocabulary).value());
   out["served"] = tokenizer.ok();
   if (!tokenizer.ok()) out["reason"] = tokenizer.status().message();
@@ -138,24 +144,27 @@ std::string dump(const Json& json, int indent = -1) {
 void print_pairs(const char* title, const Json& object) {
   std::printf("\n%s\n", title);
   for (const auto& [key, value] : object.items()) {
-    std::printf("  %-40s %s\n", key.c_str(), value.is_string() ? value.get<std::string>().c_str() : dump(value).c_str());
+    std::printf("  %-40s %s\n", key.c_str(),
+                value.is_string() ? value.get<std::string>().c_str() : dump(value).c_str());
   }
 }
 
 void print(const Json& d) {
-  std::printf("%s: GGUF version %s, architecture %s\n", d["file"].get<std::string>().c_str(), dump(d["version"]).c_str(),
-              d["architecture"].get<std::string>().c_str());
+  std::printf("%s: GGUF version %s, architecture %s\n", d["file"].get<std::string>().c_str(),
+              dump(d["version"]).c_str(), d["architecture"].get<std::string>().c_str());
   print_pairs("model", d["model"]);
   print_pairs("vocabulary", d["vocabulary"]);
   std::printf("\ntensors (%zu)\n", d["tensors"].size());
   for (const auto& [type, sum] : d["tensors_by_type"].items()) {
-    std::printf("  %-10s %6s tensors  %14s values  %10.1f MiB\n", type.c_str(), dump(sum["tensors"]).c_str(),
-                dump(sum["values"]).c_str(), sum["bytes"].get<double>() / (1 << 20));
+    std::printf("  %-10s %6s tensors  %14s values  %10.1f MiB\n", type.c_str(),
+                dump(sum["tensors"]).c_str(), dump(sum["values"]).c_str(),
+                sum["bytes"].get<double>() / (1 << 20));
   }
   std::printf("\nkeys (%zu)\n", d["keys"].size());
   for (const auto& [key, entry] : d["keys"].items()) {
     std::string value = dump(entry["value"]);
-    std::printf("  %-44s %-8s %s\n", key.c_str(), entry["type"].get<std::string>().c_str(), value.c_str());
+    std::printf("  %-44s %-8s %s\n", key.c_str(), entry["type"].get<std::string>().c_str(),
+                value.c_str());
   }
 }
 

@@ -80,7 +80,8 @@ Result<StepRunner> StepRunner::create(ToolModel* model, int n_sequences, int max
   runner.pages_per_sequence_ = (max_tokens + model->page_size - 1) / model->page_size;
   const int64_t n_pages = int64_t{n_sequences} * runner.pages_per_sequence_;
   if (n_pages > INT32_MAX / 2) {
-    return invalid_argument(fmt::format("{} sequences of {} tokens are too many", n_sequences, max_tokens));
+    return invalid_argument(
+        fmt::format("{} sequences of {} tokens are too many", n_sequences, max_tokens));
   }
   runner.pages_.resize(static_cast<size_t>(n_pages));
   for (size_t i = 0; i < runner.pages_.size(); ++i) runner.pages_[i] = static_cast<PageId>(i);
@@ -94,7 +95,8 @@ std::vector<const PageId*> StepRunner::tables_of(int sequence) const {
   return std::vector<const PageId*>(static_cast<size_t>(n_groups_), table);
 }
 
-Status StepRunner::feed(int sequence, int first_pos, std::span<const int32_t> tokens, bool all_logits) {
+Status StepRunner::feed(int sequence, int first_pos, std::span<const int32_t> tokens,
+                        bool all_logits) {
   batch_.clear();
   batch_.tokens.assign(tokens.begin(), tokens.end());
   const int n = static_cast<int>(tokens.size());

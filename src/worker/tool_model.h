@@ -18,7 +18,7 @@ Result<std::unique_ptr<GgufModel>> open_tool_model(const ToolArgs& args);
 
 // Bytes and multiplications of the weights, for shares of the machine's peak.
 struct WeightTotals {
-  int64_t layer_bytes = 0, output_bytes = 0;     // as in the file; what one step reads
+  int64_t layer_bytes = 0, output_bytes = 0;        // as in the file; what one step reads
   int64_t layer_products = 0, output_products = 0;  // multiply-adds a token
 };
 
@@ -38,7 +38,8 @@ class StepRunner {
  public:
   // Reserves pages for n_sequences of up to max_tokens; once per backend.
   static Result<StepRunner> create(ToolModel* model, int n_sequences, int max_tokens);
-  // Feeds tokens of one sequence from position `first_pos`. all_logits: of every token, else of the last.
+  // Feeds tokens of one sequence from position `first_pos`. all_logits: of every token, else of the
+  // last.
   Status feed(int sequence, int first_pos, std::span<const int32_t> tokens, bool all_logits);
   // One token of each of the first tokens.size() sequences, all at position `pos`; logits of all.
   Status decode(int pos, std::span<const int32_t> tokens);

@@ -18,7 +18,11 @@ std::string show(const std::string& bytes) {
   const bool is_text = bytes.empty() || [&] {
     for (size_t i = 0; i < bytes.size();) {
       const auto lead = static_cast<uint8_t>(bytes[i]);
-      const size_t length = lead < 0x80 ? 1 : lead < 0xC0 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+      const size_t length = lead < 0x80   ? 1
+                            : lead < 0xC0 ? 0
+                            : lead < 0xE0 ? 2
+                            : lead < 0xF0 ? 3
+                                          : 4;
       if (length == 0 || i + length > bytes.size()) return false;
       for (size_t k = 1; k < length; ++k) {
         if ((static_cast<uint8_t>(bytes[i + k]) & 0xC0) != 0x80) return false;
@@ -58,7 +62,8 @@ Result<int> tool_tokenize(const ToolContext& context) {
     std::printf("%s\n", fmt::format("{}", fmt::join(ids, " ")).c_str());
     return 0;
   }
-  for (int32_t id : ids) std::printf("%8d  %s\n", id, show(tokenizer->token_bytes(id, true)).c_str());
+  for (int32_t id : ids)
+    std::printf("%8d  %s\n", id, show(tokenizer->token_bytes(id, true)).c_str());
   std::fprintf(stderr, "%zu tokens, %zu bytes\n", ids.size(), text.size());
   return 0;
 }

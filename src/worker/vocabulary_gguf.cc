@@ -30,8 +30,8 @@ Status read_id(const GgufModel& model, const std::string& key, size_t n_tokens, 
   constexpr int64_t kUnsignedNone = 0xFFFFFFFF;
   if (id == -1 || id == kUnsignedNone) return *out = -1, Status();
   if (id < 0 || id >= static_cast<int64_t>(n_tokens)) {
-    return invalid_argument(fmt::format("{}: {}: {}; allowed 0 to {} (tokens in the vocabulary)", model.name(),
-                                        key, id, n_tokens - 1));
+    return invalid_argument(fmt::format("{}: {}: {}; allowed 0 to {} (tokens in the vocabulary)",
+                                        model.name(), key, id, n_tokens - 1));
   }
   *out = static_cast<int32_t>(id);
   return {};
@@ -40,16 +40,17 @@ Status read_id(const GgufModel& model, const std::string& key, size_t n_tokens, 
 Status read_strings(const GgufModel& model, const std::string& key, std::vector<std::string>* out) {
   CHECK_ASSIGN(const GgufArray* array, model.get_array(key));
   if (array->element_type != GgufValueType::kString) {
-    return invalid_argument(fmt::format("{}: {}: an array of another type; allowed an array of strings",
-                                        model.name(), key));
+    return invalid_argument(fmt::format(
+        "{}: {}: an array of another type; allowed an array of strings", model.name(), key));
   }
   out->assign(array->strings.begin(), array->strings.end());
   return {};
 }
 
 bool is_integer(GgufValueType type) {
-  return type != GgufValueType::kF32 && type != GgufValueType::kF64 && type != GgufValueType::kString &&
-         type != GgufValueType::kArray && type != GgufValueType::kBool;
+  return type != GgufValueType::kF32 && type != GgufValueType::kF64 &&
+         type != GgufValueType::kString && type != GgufValueType::kArray &&
+         type != GgufValueType::kBool;
 }
 
 Status read_scores(const GgufModel& model, std::vector<float>* out) {
@@ -57,8 +58,8 @@ Status read_scores(const GgufModel& model, std::vector<float>* out) {
   if (!model.find(key)) return {};
   CHECK_ASSIGN(const GgufArray* array, model.get_array(key));
   if (array->element_type != GgufValueType::kF32 && array->element_type != GgufValueType::kF64) {
-    return invalid_argument(fmt::format("{}: {}: an array of another type; allowed an array of float32",
-                                        model.name(), key));
+    return invalid_argument(fmt::format(
+        "{}: {}: an array of another type; allowed an array of float32", model.name(), key));
   }
   for (uint64_t i = 0; i < array->count; ++i) out->push_back(static_cast<float>(array->number(i)));
   return {};
@@ -69,8 +70,8 @@ Status read_types(const GgufModel& model, std::vector<int32_t>* out) {
   if (!model.find(key)) return {};
   CHECK_ASSIGN(const GgufArray* array, model.get_array(key));
   if (!is_integer(array->element_type)) {
-    return invalid_argument(fmt::format("{}: {}: an array of another type; allowed an array of integers",
-                                        model.name(), key));
+    return invalid_argument(fmt::format(
+        "{}: {}: an array of another type; allowed an array of integers", model.name(), key));
   }
   for (uint64_t i = 0; i < array->count; ++i) {
     const int64_t type = array->integer(i);
@@ -102,13 +103,16 @@ Status read_ids(const GgufModel& model, Vocabulary* v) {
   return {};
 }
 
-// Phi-3's SentencePiece vocabulary marks its turn tokens rstrip in tokenizer.json; GGUF has no key for that.
+// Phi-3's SentencePiece vocabulary marks its turn tokens rstrip in tokenizer.json; GGUF has no key
+// for that.
 void fill_strip_right(const GgufModel& model, Vocabulary* v) {
   const auto architecture = model.get_string("general.architecture");
   if (v->model != "llama" || !architecture.ok() || *architecture != "phi3") return;
   for (size_t i = 0; i < v->types.size(); ++i) {
-    const bool keeps = v->tokens[i] == "<s>" || v->tokens[i] == "<unk>" || v->tokens[i] == "<|endoftext|>";
-    if (!keeps && v->types[i] == kTokenControl) v->strip_right_tokens.push_back(static_cast<int32_t>(i));
+    const bool keeps =
+        v->tokens[i] == "<s>" || v->tokens[i] == "<unk>" || v->tokens[i] == "<|endoftext|>";
+    if (!keeps && v->types[i] == kTokenControl)
+      v->strip_right_tokens.push_back(static_cast<int32_t>(i));
   }
 }
 

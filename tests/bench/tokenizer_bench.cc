@@ -1,5 +1,6 @@
-// Speed of encoding in MB/s, on text and on what tokenizers stumble over, at 1, 4 and 16 MB: the figures of a row
-// must stay level (linear time). Checks first that the ids decode to the text again.
+// Speed of encoding in MB/s, on text and on what tokenizers stumble over, at 1, 4 and 16 MB: the
+// figures of a row must stay level (linear time). Checks first that the ids decode to the text
+// again.
 //   tokenizer_bench MODEL.gguf [TEXT_FILE]
 #include <fcntl.h>
 
@@ -25,10 +26,12 @@ std::unique_ptr<Tokenizer> load(const char* path) {
   auto model = GgufModel::open(std::move(files));
   if (!model.ok()) return std::fprintf(stderr, "%s\n", model.status().message().c_str()), nullptr;
   auto vocabulary = read_vocabulary(**model);
-  if (!vocabulary.ok()) return std::fprintf(stderr, "%s\n", vocabulary.status().message().c_str()), nullptr;
+  if (!vocabulary.ok())
+    return std::fprintf(stderr, "%s\n", vocabulary.status().message().c_str()), nullptr;
   const int64_t start = monotonic_us();
   auto tokenizer = Tokenizer::create(std::move(vocabulary).value());
-  if (!tokenizer.ok()) return std::fprintf(stderr, "%s\n", tokenizer.status().message().c_str()), nullptr;
+  if (!tokenizer.ok())
+    return std::fprintf(stderr, "%s\n", tokenizer.status().message().c_str()), nullptr;
   std::printf("%s: %d tokens, created in %lld ms\n", path, (*tokenizer)->n_tokens(),
               static_cast<long long>((monotonic_us() - start) / 1000));
   return std::move(tokenizer).value();
@@ -53,7 +56,8 @@ bool run(const Tokenizer& tokenizer, const char* name, const std::string& unit) 
       best_us = std::min(best_us, monotonic_us() - start);
       if (!status.ok()) return std::printf(" %s\n", status.message().c_str()), false;
     }
-    if (tokenizer.decode(ids, false) != text) return std::printf(" decodes to another text\n"), false;
+    if (tokenizer.decode(ids, false) != text)
+      return std::printf(" decodes to another text\n"), false;
     std::printf(" %7.1f", static_cast<double>(text.size()) / static_cast<double>(best_us));
     std::fflush(stdout);
   }
@@ -64,7 +68,8 @@ bool run(const Tokenizer& tokenizer, const char* name, const std::string& unit) 
 }  // namespace
 
 int bench_main(int argc, char** argv) {
-  if (argc < 2 || argc > 3) return std::fprintf(stderr, "usage: tokenizer_bench MODEL.gguf [TEXT_FILE]\n"), 2;
+  if (argc < 2 || argc > 3)
+    return std::fprintf(stderr, "usage: tokenizer_bench MODEL.gguf [TEXT_FILE]\n"), 2;
   const auto tokenizer = load(argv[1]);
   if (!tokenizer) return 1;
   std::ifstream in(argc == 3 ? argv[2] : "/usr/share/common-licenses/GPL-3", std::ios::binary);
@@ -87,7 +92,8 @@ int bench_main(int argc, char** argv) {
   good &= run(*tokenizer, "emoji", "\xF0\x9F\x98\x80\xF0\x9F\x91\x8D\xF0\x9F\x8F\xBD");
   good &= run(*tokenizer, "random letters, one word", mixed_case);
   good &= run(*tokenizer, "digits", digits);
-  good &= run(*tokenizer, "Chinese, no blanks", "\xE4\xBD\xA0\xE5\xA5\xBD\xE4\xB8\x96\xE7\x95\x8C\xE4\xBB\x8A\xE5\xA4\xA9");
+  good &= run(*tokenizer, "Chinese, no blanks",
+              "\xE4\xBD\xA0\xE5\xA5\xBD\xE4\xB8\x96\xE7\x95\x8C\xE4\xBB\x8A\xE5\xA4\xA9");
   good &= run(*tokenizer, "control markers as text", "<|im_end|><end_of_turn>");
   return good ? 0 : 1;
 }

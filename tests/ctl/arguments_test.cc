@@ -44,26 +44,32 @@ TEST_CASE("serve: relative paths become whole ones") {
 TEST_CASE("parts of a split model by name") {
   CHECK(model_parts("a.gguf") == std::vector<std::string>{"a.gguf"});
   CHECK(model_parts("d/a-00001-of-00003.gguf") ==
-        std::vector<std::string>{"d/a-00001-of-00003.gguf", "d/a-00002-of-00003.gguf", "d/a-00003-of-00003.gguf"});
-  for (const char* single : {"a-00002-of-00003.gguf", "a-00001-of-00001.gguf", "-00001-of-00002.gguf", "a-1-of-2.gguf",
-                             "a-00001-of-00002.ggufx", "a-00001-of-0000x.gguf"}) {
+        std::vector<std::string>{"d/a-00001-of-00003.gguf", "d/a-00002-of-00003.gguf",
+                                 "d/a-00003-of-00003.gguf"});
+  for (const char* single :
+       {"a-00002-of-00003.gguf", "a-00001-of-00001.gguf", "-00001-of-00002.gguf", "a-1-of-2.gguf",
+        "a-00001-of-00002.ggufx", "a-00001-of-0000x.gguf"}) {
     CHECK(model_parts(single) == std::vector<std::string>{single});
   }
 }
 
 TEST_CASE("files that cannot be opened are named") {
-  CHECK(open_file("/nonexistent/x.gguf").status().message().find("/nonexistent/x.gguf") != std::string::npos);
+  CHECK(open_file("/nonexistent/x.gguf").status().message().find("/nonexistent/x.gguf") !=
+        std::string::npos);
   CHECK(open_file("/tmp").status().message().find("directory") != std::string::npos);
 }
 
 TEST_CASE("sse: events over any cut of the bytes") {
-  const std::string stream = ": keep-alive\n\ndata: {\"a\":1}\r\n\r\nevent: x\ndata: two\ndata: lines\n\ndata:[DONE]\n\nid: 4\n\n";
+  const std::string stream =
+      ": keep-alive\n\ndata: {\"a\":1}\r\n\r\nevent: x\ndata: two\ndata: "
+      "lines\n\ndata:[DONE]\n\nid: 4\n\n";
   const std::vector<std::string> expected = {"{\"a\":1}", "two\nlines", "[DONE]"};
   for (size_t cut = 1; cut <= stream.size(); ++cut) {
     SseParser parser;
     std::vector<std::string> events;
     for (size_t at = 0; at < stream.size(); at += cut) {
-      for (auto& event : parser.feed(std::string_view(stream).substr(at, cut))) events.push_back(event);
+      for (auto& event : parser.feed(std::string_view(stream).substr(at, cut)))
+        events.push_back(event);
     }
     CHECK(events == expected);
   }
@@ -74,11 +80,13 @@ TEST_CASE("url: host and port are kept, a path is taken off") {
   CHECK(*normal_url("localhost:1") == "http://localhost:1");
   CHECK(*normal_url("http://[::1]:80") == "http://[::1]:80");
   CHECK(*normal_url("https://box.example") == "https://box.example");
-  for (const char* bad : {"", "http://", "/v1", "http://a b", "http://a\r\nX: y"}) CHECK_FALSE(normal_url(bad).ok());
+  for (const char* bad : {"", "http://", "/v1", "http://a b", "http://a\r\nX: y"})
+    CHECK_FALSE(normal_url(bad).ok());
 }
 
 TEST_CASE("refusals show the server's own words") {
-  CHECK(describe_refusal({400, R"({"error":{"message":"too long","type":"x"}})"}) == "the server answers 400: too long");
+  CHECK(describe_refusal({400, R"({"error":{"message":"too long","type":"x"}})"}) ==
+        "the server answers 400: too long");
   CHECK(describe_refusal({502, "<html>"}).find("502") != std::string::npos);
   CHECK(describe_refusal({500, R"({"error":null})"}).find("500") != std::string::npos);
   CHECK(percent_encode("a b&c=ü") == "a%20b%26c%3D%C3%BC");

@@ -6,6 +6,8 @@
 
 #include <catch2/catch.hpp>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 
 #include "ctl/log_source.h"
 
@@ -72,10 +74,12 @@ TEST_CASE("rows survive JSON") {
 }
 
 TEST_CASE("answers that are no list of requests are refused") {
-  for (const char* body : {"", "null", "[]", "{}", "{\"data\":3}", "<html>", "{\"data\":[", "\xFF"}) {
+  for (const char* body :
+       {"", "null", "[]", "{}", "{\"data\":3}", "<html>", "{\"data\":[", "\xFF"}) {
     CHECK_FALSE(rows_from_json(body).ok());
   }
-  const auto odd = rows_from_json("{\"data\":[{\"id\":5,\"received\":\"x\",\"total_ms\":\"y\"}, 7]}");
+  const auto odd =
+      rows_from_json("{\"data\":[{\"id\":5,\"received\":\"x\",\"total_ms\":\"y\"}, 7]}");
   REQUIRE(odd.ok());
   CHECK(odd->size() == 2);
   CHECK(odd->front().id.empty());
@@ -91,7 +95,8 @@ TEST_CASE("since: spans, times, seconds") {
   CHECK(*parse_since("2026-11-29T12:34:56Z", now) == 1795955696000000);
   CHECK(*parse_since("2026-11-29", now) == 1795910400000000);
   CHECK(*parse_since("1795955696", now) == 1795955696000000);
-  for (const char* bad : {"", "h", "5x", "-5m", "yesterday", "2026-13-45", "2026-11-29T12:34:56Zjunk", "1e9"}) {
+  for (const char* bad :
+       {"", "h", "5x", "-5m", "yesterday", "2026-13-45", "2026-11-29T12:34:56Zjunk", "1e9"}) {
     INFO(bad);
     CHECK_FALSE(parse_since(bad, now).ok());
   }
@@ -100,15 +105,24 @@ TEST_CASE("since: spans, times, seconds") {
 TEST_CASE("rows come straight from a database") {
   const std::string path = "/tmp/tandem_ctl_test_" + std::to_string(getpid()) + ".db";
   std::remove(path.c_str());
+  std::ifstream in(std::string(TANDEM_SOURCE_DIR) + "/src/requestlog/migrations/001_requests.sql");
+  const std::string schema{std::istreambuf_iterator<char>(in), {}};
+  REQUIRE(!schema.empty());
   sqlite3* db = nullptr;
   REQUIRE(sqlite3_open(path.c_str(), &db) == SQLITE_OK);
-  REQUIRE(sqlite3_exec(db,
-                       "CREATE TABLE requests (id TEXT, finished_us INTEGER, status TEXT, client TEXT, total_ms REAL, seed "
-                       "TEXT, of_a_later_version TEXT);"
-                       "INSERT INTO requests VALUES ('a', 10, 'stop', 'x', 1.5, '18446744073709551615', 'z');"
-                       "INSERT INTO requests VALUES ('b', 20, 'length', 'x', 2.5, '7', 'z');"
-                       "INSERT INTO requests VALUES ('c', 30, 'stop', 'y', NULL, NULL, NULL);",
-                       nullptr, nullptr, nullptr) == SQLITE_OK);
+  REQUIRE(sqlite3_exec(db, schema.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK);
+  const auto insert = [&](const char* id, int finished_us, const char* status, const char* client,
+                          double total_ms, const char* seed) {
+    const std::string sql = "INSERT INTO requests VALUES (NULL, '" + std::string(id) + "', 1, " +
+                            std::to_string(finished_us) + ", '" + client +
+                            "', 'chat', 'm', 'normal', 1, 2, 0, 0, 0, 0, " +
+                            std::to_string(total_ms) + ", 0, '" + status + "', '" + status +
+                            "', 200, '', '', '" + seed + "', 1, 1, '', '', '')";
+    REQUIRE(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK);
+  };
+  insert("a", 10, "stop", "x", 1.5, "18446744073709551615");
+  insert("b", 20, "length", "x", 2.5, "7");
+  insert("c", 30, "stop", "y", 3.5, "0");
   sqlite3_close(db);
   ipc::RecordQuery query;
   auto rows = rows_from_database(path, query);

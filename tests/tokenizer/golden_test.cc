@@ -38,9 +38,11 @@ void check_model(const std::string& golden_name) {
   REQUIRE(ids.size() >= gpl.at("n_tokens_with_bos").get<size_t>());
   CHECK(std::vector<int32_t>(ids.begin(), ids.begin() + 16) == first);
   for (const auto& c : golden.at("float32_reference")) {
-    CHECK(encode(*tokenizer, c.at("prompt"), false, true) == c.at("prompt_ids").get<std::vector<int32_t>>());
+    CHECK(encode(*tokenizer, c.at("prompt"), false, true) ==
+          c.at("prompt_ids").get<std::vector<int32_t>>());
   }
-  // And back: ids of plain text give the text again (a SentencePiece vocabulary takes U+2581 for a blank).
+  // And back: ids of plain text give the text again (a SentencePiece vocabulary takes U+2581 for a
+  // blank).
   for (const auto& c : golden.at("tokenize")) {
     const std::string text = c.at("text");
     if (golden_name == "gemma3" && text.find("\xE2\x96\x81") != std::string::npos) continue;

@@ -24,7 +24,8 @@ std::vector<int32_t> merge_naively(std::vector<int32_t> ids, const std::map<Pair
     uint32_t best_rank = kNoRank;
     for (size_t i = 0; i + 1 < ids.size(); ++i) {
       const auto found = merges.find({ids[i], ids[i + 1]});
-      if (found != merges.end() && found->second.rank < best_rank) best = i, best_rank = found->second.rank;
+      if (found != merges.end() && found->second.rank < best_rank)
+        best = i, best_rank = found->second.rank;
     }
     if (best == ids.size()) return ids;
     ids[best] = merges.at({ids[best], ids[best + 1]}).merged;
@@ -33,20 +34,22 @@ std::vector<int32_t> merge_naively(std::vector<int32_t> ids, const std::map<Pair
 }
 
 template <typename Queue>
-std::vector<int32_t> merge_queued(const std::vector<int32_t>& ids, const std::map<Pair, Merge>& merges) {
+std::vector<int32_t> merge_queued(const std::vector<int32_t>& ids,
+                                  const std::map<Pair, Merge>& merges) {
   std::vector<MergeSymbol> symbols(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
     const auto at = static_cast<int32_t>(i);
     symbols[i] = {ids[i], static_cast<uint32_t>(i), 1, at - 1, i + 1 < ids.size() ? at + 1 : -1};
   }
   Queue queue;
-  merge_with(symbols, queue, [&](const MergeSymbol& l, const MergeSymbol& r, uint32_t* rank, int32_t* merged) {
-    const auto found = merges.find({l.id, r.id});
-    if (found == merges.end()) return false;
-    *rank = found->second.rank;
-    *merged = found->second.merged;
-    return true;
-  });
+  merge_with(symbols, queue,
+             [&](const MergeSymbol& l, const MergeSymbol& r, uint32_t* rank, int32_t* merged) {
+               const auto found = merges.find({l.id, r.id});
+               if (found == merges.end()) return false;
+               *rank = found->second.rank;
+               *merged = found->second.merged;
+               return true;
+             });
   std::vector<int32_t> out;
   for (const MergeSymbol& s : symbols) {
     if (s.length > 0) out.push_back(s.id);
@@ -94,7 +97,8 @@ TEST_CASE("special tokens are claimed as by one pass a token, longest first") {
     std::vector<int32_t> owner(text.size(), -1);  // by byte: id * 1000 + begin
     std::vector<size_t> order(v.tokens.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return v.tokens[a].size() > v.tokens[b].size(); });
+    std::sort(order.begin(), order.end(),
+              [&](size_t a, size_t b) { return v.tokens[a].size() > v.tokens[b].size(); });
     for (size_t i : order) {
       const std::string& token = v.tokens[i];
       for (size_t at = 0; at + token.size() <= text.size(); ++at) {
@@ -113,7 +117,8 @@ TEST_CASE("special tokens are claimed as by one pass a token, longest first") {
       REQUIRE(f.begin == at);
       REQUIRE(f.end > f.begin);
       at = f.end;
-      std::fill(found.begin() + static_cast<std::ptrdiff_t>(f.begin), found.begin() + static_cast<std::ptrdiff_t>(f.end),
+      std::fill(found.begin() + static_cast<std::ptrdiff_t>(f.begin),
+                found.begin() + static_cast<std::ptrdiff_t>(f.end),
                 f.id < 0 ? -1 : f.id * 1000 + static_cast<int32_t>(f.begin));
     }
     REQUIRE(at == text.size());

@@ -40,7 +40,8 @@ inline std::unique_ptr<Tokenizer> load_tokenizer(const std::string& file) {
 }
 
 inline nlohmann::json load_golden(const std::string& name) {
-  const std::string path = std::string(TANDEM_SOURCE_DIR) + "/tests/golden/reference/" + name + ".json";
+  const std::string path =
+      std::string(TANDEM_SOURCE_DIR) + "/tests/golden/reference/" + name + ".json";
   std::ifstream in(path);
   INFO(path);
   REQUIRE(in.good());

@@ -1,4 +1,5 @@
-// Words by the published patterns. Expectations were worked out from the patterns, not from this code.
+// Words by the published patterns. Expectations were worked out from the patterns, not from this
+// code.
 #include "tokenizer/pretokenizer.h"
 
 #include <catch2/catch.hpp>
@@ -28,7 +29,8 @@ using Words = std::vector<std::string>;
 }  // namespace
 
 TEST_CASE("gpt-2 words") {
-  CHECK(words("gpt-2", "I'm here, 1234!  Yes\n\n") == Words{"I", "'m", " here", ",", " 1234", "!", " ", " Yes", "\n\n"});
+  CHECK(words("gpt-2", "I'm here, 1234!  Yes\n\n") ==
+        Words{"I", "'m", " here", ",", " 1234", "!", " ", " Yes", "\n\n"});
   CHECK(words("gpt-2", "I'M") == Words{"I", "'", "M"});
   CHECK(words("gpt-2", "a\nb") == Words{"a", "\n", "b"});
   CHECK(words("phi-2", "naïve 東京") == Words{"naïve", " 東京"});
@@ -48,7 +50,8 @@ TEST_CASE("llama-bpe and qwen2 words") {
 }
 
 TEST_CASE("letters split by case") {
-  CHECK(words("tekken", "HelloWorld fooBar ABC 12") == Words{"Hello", "World", " foo", "Bar", " ABC", " ", "1", "2"});
+  CHECK(words("tekken", "HelloWorld fooBar ABC 12") ==
+        Words{"Hello", "World", " foo", "Bar", " ABC", " ", "1", "2"});
   CHECK(words("gpt-4o", "Don'T 1234") == Words{"Don'T", " ", "123", "4"});
 }
 
@@ -59,7 +62,9 @@ TEST_CASE("default and falcon take punctuation and digit triples apart") {
 }
 
 TEST_CASE("white space is Unicode's White_Space") {
-  CHECK(words("gpt-2", "a\xC2\xA0\xC2\xA0" "b") == Words{"a", "\xC2\xA0", "\xC2\xA0", "b"});
+  CHECK(words("gpt-2",
+              "a\xC2\xA0\xC2\xA0"
+              "b") == Words{"a", "\xC2\xA0", "\xC2\xA0", "b"});
   CHECK(words("gpt-2", "\xE1\xA0\x8E!") == Words{"\xE1\xA0\x8E!"});  // U+180E is no white space
 }
 

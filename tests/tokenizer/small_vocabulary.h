@@ -10,7 +10,8 @@
 
 namespace tandem {
 
-// 0 <bos>, 1 <eos>, 2 <|im_start|>, 3 <|im_end|>, 4 user-defined "==", then the 256 bytes, then merged words.
+// 0 <bos>, 1 <eos>, 2 <|im_start|>, 3 <|im_end|>, 4 user-defined "==", then the 256 bytes, then
+// merged words.
 inline Vocabulary bpe_vocabulary() {
   Vocabulary v;
   v.model = "gpt2";
@@ -46,8 +47,8 @@ inline Vocabulary spm_vocabulary() {
     v.scores.push_back(0);
   }
   float score = 0;
-  for (const char* piece : {"he", "ll", "▁t", "hell", "hello", "▁hello", "the", "▁the", "h", "e", "l", "o", "t", "▁",
-                            "a", "aa", "aaa", "é"}) {
+  for (const char* piece : {"he", "ll", "▁t", "hell", "hello", "▁hello", "the", "▁the", "h", "e",
+                            "l", "o", "t", "▁", "a", "aa", "aaa", "é"}) {
     v.tokens.push_back(piece);
     v.types.push_back(kTokenNormal);
     v.scores.push_back(score -= 1);
@@ -75,8 +76,8 @@ inline int32_t id_of(const Tokenizer& t, const std::string& spelling) {
   return -1;
 }
 
-inline std::vector<int32_t> encode(const Tokenizer& tokenizer, const std::string& text, bool parse_special = false,
-                                   bool add_special = false) {
+inline std::vector<int32_t> encode(const Tokenizer& tokenizer, const std::string& text,
+                                   bool parse_special = false, bool add_special = false) {
   std::vector<int32_t> ids;
   const Status status = tokenizer.encode(text, {add_special, parse_special}, &ids);
   INFO(status.message());

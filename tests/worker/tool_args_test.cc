@@ -6,8 +6,9 @@
 namespace tandem {
 
 TEST_CASE("tool arguments: descriptors, values, flags") {
-  const auto args = parse_tool_args({"--model-fds", "4,5", "--model-names", "a.gguf,b.gguf", "--text-fd", "6", "--json",
-                                     "--prompt", "64", "--force-isa", ""});
+  const auto args =
+      parse_tool_args({"--model-fds", "4,5", "--model-names", "a.gguf,b.gguf", "--text-fd", "6",
+                       "--json", "--prompt", "64", "--force-isa", ""});
   REQUIRE(args.ok());
   CHECK(args->model_fds == std::vector<int>{4, 5});
   CHECK(args->model_names == std::vector<std::string>{"a.gguf", "b.gguf"});
@@ -27,9 +28,13 @@ TEST_CASE("tool arguments: a missing name is filled, not read past the end") {
 }
 
 TEST_CASE("tool arguments: faults are named") {
-  for (const std::vector<std::string>& bad :
-       {std::vector<std::string>{"--nonsense", "1"}, {"--prompt"}, {"--model-fds", ""}, {"--model-fds", "4,"},
-        {"--model-fds", "-1"}, {"--model-fds", "4x"}, {"--text-fd", "99999999999999999999"}}) {
+  for (const std::vector<std::string>& bad : {std::vector<std::string>{"--nonsense", "1"},
+                                              {"--prompt"},
+                                              {"--model-fds", ""},
+                                              {"--model-fds", "4,"},
+                                              {"--model-fds", "-1"},
+                                              {"--model-fds", "4x"},
+                                              {"--text-fd", "99999999999999999999"}}) {
     const auto args = parse_tool_args(bad);
     REQUIRE_FALSE(args.ok());
     CHECK(args.status().message().find(bad[0]) != std::string::npos);
