@@ -25,6 +25,7 @@ Value title(Interpreter& in, Args& args) {
   const TextPtr text = subject(in, params);
   TextBuilder out(in.budget());
   SpanCursor spans(*text);
+  in.budget().charge_characters(text->bytes.size());
   bool at_start = true;
   for (size_t at = 0, length = 0; at < text->bytes.size(); at += length) {
     const uint32_t c = decode(text->bytes, at, &length);
@@ -149,6 +150,7 @@ bool is_word(uint32_t c) { return c == '_' || is_alpha(c) || is_decimal(c) || is
 Value wordcount(Interpreter& in, Args& args) {
   const Params params("wordcount", args, {"s"}, 1);
   const TextPtr text = subject(in, params);
+  in.budget().charge_characters(text->bytes.size());
   int64_t count = 0;
   bool in_word = false;
   for (size_t at = 0, length = 0; at < text->bytes.size(); at += length) {
@@ -160,6 +162,7 @@ Value wordcount(Interpreter& in, Args& args) {
 }
 
 void append_quoted(const Text& text, bool for_query, TextBuilder* out) {
+  out->budget().charge_characters(text.bytes.size());
   const std::string_view safe = for_query ? "_.-~" : "_.-~/";
   SpanCursor spans(text);
   for (size_t at = 0; at < text.bytes.size(); ++at) {
@@ -218,6 +221,7 @@ Value striptags(Interpreter& in, Args& args) {
   const std::string& bytes = text->bytes;
   TextBuilder out(in.budget());
   SpanCursor spans(*text);
+  in.budget().charge_characters(text->bytes.size());
   bool pending_space = false;
   for (size_t at = 0, length = 0; at < bytes.size(); at += length) {
     const uint32_t c = decode(bytes, at, &length);

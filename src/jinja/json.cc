@@ -111,6 +111,7 @@ class JsonWriter {
   }
 
   void write_string(const Text& text) {
+    out_.budget().charge_characters(text.bytes.size());
     out_.append("\"");
     SpanCursor spans(text);
     for (size_t at = 0, length = 0; at < text.bytes.size(); at += length) {

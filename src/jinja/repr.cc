@@ -43,6 +43,7 @@ char repr_quote(std::string_view bytes) {
 }
 
 void append_text_repr(const Text& text, TextBuilder& out) {
+  out.budget().charge_characters(text.bytes.size());
   const char quote = repr_quote(text.bytes);
   out.append(std::string_view(&quote, 1));
   SpanCursor spans(text);

@@ -42,6 +42,7 @@ struct Splitter {
 };
 
 void split_spaces(Splitter* out, int64_t limit) {
+  out->in.budget().charge_characters(out->self.bytes.size());
   const std::string_view bytes = out->self.bytes;
   size_t at = 0;
   while (true) {
@@ -56,6 +57,7 @@ void split_spaces(Splitter* out, int64_t limit) {
 }
 
 void rsplit_spaces(Splitter* out, int64_t limit) {
+  out->in.budget().charge_characters(out->self.bytes.size());
   std::vector<std::pair<size_t, size_t>> words;
   const std::string_view bytes = out->self.bytes;
   for (size_t at = 0, length = 0; at < bytes.size();) {
@@ -117,6 +119,7 @@ Value rsplit(Interpreter& in, const Text& self, Args& args) {
   const std::string& needle = separator->bytes;
   if (needle.empty()) fail_type("empty separator");
   std::vector<size_t> hits;
+  in.budget().charge_characters(self.bytes.size());
   std::string reversed(self.bytes.rbegin(), self.bytes.rend());
   const std::string reversed_needle(needle.rbegin(), needle.rend());
   for (const size_t hit : occurrences(reversed, reversed_needle, limit)) {
@@ -134,6 +137,7 @@ bool is_line_end(uint32_t c) {
 Value splitlines(Interpreter& in, const Text& self, Args& args) {
   const Params params("splitlines", args, {"keepends"}, 0);
   const bool keeps = params.flag(0, false);
+  in.budget().charge_characters(self.bytes.size());
   Splitter out{in, self, {}};
   const std::string_view bytes = self.bytes;
   size_t begin = 0;
@@ -181,6 +185,7 @@ Value find_from(Interpreter& in, const Text& self, Args& args, bool from_right, 
     if (!from_right) {
       found = find_bytes(part, needle, 0);
     } else {  // reversed, so that the search stays linear
+      in.budget().charge_characters(part.size());
       const std::string reversed(part.rbegin(), part.rend());
       const size_t hit = find_bytes(reversed, std::string(needle.rbegin(), needle.rend()), 0);
       if (hit != std::string::npos) found = part.size() - hit - needle.size();
@@ -285,7 +290,7 @@ Value rpartition(Interpreter& in, const Text& self, Args& args) { return partiti
 // True when the string is not empty and all its characters have the property.
 template <bool (*kProperty)(uint32_t)>
 Value all_are(Interpreter& in, const Text& self, Args&) {
-  in.budget().charge_bytes(self.bytes.size() * 8);
+  in.budget().charge_characters(self.bytes.size());
   for (size_t at = 0, length = 0; at < self.bytes.size(); at += length) {
     if (!kProperty(decode(self.bytes, at, &length))) return Value::boolean(false);
   }
@@ -302,7 +307,7 @@ Value isascii(Interpreter& in, const Text& self, Args& args) {
 // isupper/islower: some cased character, and none of the other case.
 template <bool kUpper>
 Value is_case(Interpreter& in, const Text& self, Args&) {
-  in.budget().charge_bytes(self.bytes.size() * 8);
+  in.budget().charge_characters(self.bytes.size());
   bool found = false;
   for (size_t at = 0, length = 0; at < self.bytes.size(); at += length) {
     const uint32_t c = decode(self.bytes, at, &length);

@@ -25,7 +25,8 @@ struct Budget {
     steps += n;
     if (steps > max_steps) fail_steps();
   }
-  void charge_bytes(size_t n) { charge(static_cast<int64_t>(n / 64)); }
+  void charge_bytes(size_t n) { charge(static_cast<int64_t>(n / 64)); }  // copied or searched
+  void charge_characters(size_t n) { charge(static_cast<int64_t>(n / 8)); }  // looked at one by one
   void check_bytes(size_t n) {
     if (n > static_cast<size_t>(max_bytes)) fail_bytes();
   }

@@ -91,6 +91,7 @@ TextPtr replace_text(const Text& text, const Text& from, const Text& to, int64_t
 }
 
 TextPtr escape_html(const Text& text, Budget& budget) {
+  budget.charge_characters(text.bytes.size());
   TextBuilder out(budget);
   SpanCursor spans(text);
   for (size_t at = 0; at < text.bytes.size(); ++at) {
@@ -107,6 +108,7 @@ TextPtr escape_html(const Text& text, Budget& budget) {
 }
 
 TextPtr map_case(const Text& text, const char* how, Budget& budget) {
+  budget.charge_characters(text.bytes.size());
   TextBuilder out(budget);
   SpanCursor spans(text);
   const std::string_view mode = how;
@@ -126,7 +128,6 @@ TextPtr map_case(const Text& text, const char* how, Budget& budget) {
     }
     in_word = cased;
     out.append(mapped, spans.from_input(at));
-    budget.charge(at % 16 == 0 ? 1 : 0);
   }
   return out.finish();
 }
