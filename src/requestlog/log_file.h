@@ -39,6 +39,7 @@ class LogFile {
   Status delete_aged(int64_t now_us);
   Status delete_oldest(int64_t n_rows);
   Status delete_rows(const std::string& condition);
+  Status give_back(int64_t keep_free_bytes);  // free pages to the file system
   Result<int64_t> live_bytes();
   int64_t file_bytes() const;  // database and WAL
   bool checkpoint();           // false: a reader held it up

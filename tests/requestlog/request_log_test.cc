@@ -259,3 +259,23 @@ TEST_CASE("age: old rows go; rows from a clock that ran ahead wait for the budge
   log.reset();
   CHECK(ask(folder.path(), "SELECT count(*) FROM requests") == "21");
 }
+
+TEST_CASE("a smaller budget takes effect: rows and pages go back") {
+  LogFolder folder;
+  auto options = folder.options();
+  options.keep_text = true;
+  options.max_bytes = 8 << 20;
+  {
+    auto log = RequestLog::open(options);
+    for (int i = 0; i < 500; ++i) log->append(record(i, 8000));
+  }
+  CHECK(folder.bytes() > 3 << 20);
+  options.max_bytes = 1 << 20;
+  auto log = RequestLog::open(options);
+  log->append(record(1000));
+  log->flush();
+  CHECK(log->status().message() == "");
+  CHECK(folder.bytes() <= options.max_bytes);
+  CHECK((*log->query({}))[0].id == "req_1000");
+  CHECK((*log->query({}))[1].id == "req_499");
+}
