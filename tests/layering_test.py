@@ -51,7 +51,7 @@ THIRD_PARTY = {
 HEAVY = {"CLI/": 1, "toml++/": 1, "spdlog/": 1, "httplib.h": 4, "nlohmann/": 8}
 # kernels/ sees C-like standard headers and intrinsics only.
 KERNEL_HEADERS = {"stddef.h", "stdint.h", "string.h", "math.h", "float.h", "limits.h", "immintrin.h", "arm_neon.h",
-                  "assert.h", "stdlib.h"}
+                  "assert.h", "stdlib.h", "stdio.h"}
 
 
 def room_of(path):

@@ -34,7 +34,9 @@ Result<KvBudget> plan_kv_budget(const KvBudgetInput& in) {
   int64_t budget = in.configured_bytes;
   if (budget == 0) {
     int64_t tokens = std::min<int64_t>(kDefaultTokens, in.context_tokens);
-    int64_t wanted = std::min(most, pages_for(tokens, in.page_size) * in.max_batch_size);
+    int64_t wanted = std::max(pages_for(tokens, in.page_size) * in.max_batch_size,
+                              pages_for(in.context_tokens, in.page_size));  // a whole context fits
+    wanted = std::min(most, wanted);
     budget = std::min(bytes_of(in, wanted), in.memory_bytes / 4);
   }
   if (bytes_of(in, least) > budget) {

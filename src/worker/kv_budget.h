@@ -18,7 +18,7 @@ struct KvBudgetInput {
   int context_tokens = 0;
   int max_batch_size = 1;
   int prefill_chunk_tokens = 256;
-  int64_t configured_bytes = 0;  // cache.kv_pool_bytes; 0: room for max_batch_size sequences of 2048 tokens
+  int64_t configured_bytes = 0;  // cache.kv_pool_bytes; 0: as config_keys.def says
   int64_t memory_bytes = 0;      // of the machine: without a configured size, at most a quarter of it
 };
 struct KvBudget {

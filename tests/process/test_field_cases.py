@@ -164,9 +164,11 @@ def test_c32_high_priority_passes_a_full_batch(start):
         started = time.time()
         assert a.post(CHAT, {"messages": USER, "max_tokens": 5, "priority": "high"})[0] == 200
         took = time.time() - started
-        assert not all(f.done() for f in running) and took < 1.5, took
+        assert not any(f.done() for f in running)
         texts = [json.loads(f.result()[1])["choices"][0]["message"]["content"] for f in running]
     assert texts[:2] == alone
+    print("urgent request:", took, "s of", time.time() - started)
+    assert took < 0.3 * (time.time() - started), "the urgent one waited for the jobs"
     a.wait_idle()
 
 
@@ -236,7 +238,7 @@ def test_c55_scrapes_change_nothing_and_series_exist_from_the_start(start):
     counters = {k: v for k, v in first.items() if k.split("{")[0].endswith(("_total", "_count", "_sum"))}
     assert counters == {k: second[k] for k in counters}
     for name in ("llm_requests_total", "llm_prompt_tokens_total", "llm_generation_tokens_total", "llm_time_to_first_token_seconds_count",
-                 "llm_inter_token_latency_seconds_count", "llm_request_log_dropped_total", "llm_kv_cache_usage_ratio", "llm_batch_size_current",
+                 "llm_inter_token_latency_seconds_count", "llm_request_log_dropped_total", "llm_inference_kv_cache_usage_ratio", "llm_batch_size_current",
                  "llm_requests_running", "llm_requests_waiting", "llm_preemptions_total", "llm_kv_pages", "llm_worker_up",
                  "llm_worker_restarts_total", "llm_inference_latency_seconds_bucket"):
         assert any(k.split("{")[0] == name for k in first), name

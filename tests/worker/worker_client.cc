@@ -68,7 +68,9 @@ std::optional<ipc::FromWorker> WorkerClient::next_of_any_kind() {
       REQUIRE(message.ok());
       if (auto* ready = std::get_if<ipc::Ready>(&*message)) model = ready->model;
       if (auto* beat = std::get_if<ipc::Heartbeat>(&*message)) last_heartbeat = *beat;
-      if (auto* progress = std::get_if<ipc::Progress>(&*message)) phases.push_back(progress->phase);
+      if (auto* progress = std::get_if<ipc::Progress>(&*message)) {
+        if (phases.empty() || phases.back() != progress->phase) phases.push_back(progress->phase);
+      }
       return std::move(*message);
     }
     frames_.clear();

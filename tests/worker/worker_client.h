@@ -34,7 +34,7 @@ class WorkerClient {
 
   std::optional<ipc::ModelInfo> model;
   ipc::Heartbeat last_heartbeat;
-  std::vector<std::string> phases;  // of Progress
+  std::vector<std::string> phases;  // of Progress, repetitions left out
 
  private:
   pid_t pid_ = -1;
