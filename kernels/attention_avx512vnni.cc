@@ -1,7 +1,8 @@
 // attention_body.h for this column.
-#include "kernels/simd_avx512vnni.h"
-
+// clang-format off
+#include "kernels/simd_avx512vnni.h"  // first: the body is written in its words
 #include "kernels/attention_body.h"
+// clang-format on
 
 namespace tandem::avx512vnni {
 
@@ -9,7 +10,8 @@ void kv_append(const KvLayout& layout, uint8_t* page, int slot, const float* k, 
   paged::kv_append(layout, page, slot, k, v);
 }
 
-void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end, uint8_t* scratch) {
+void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end,
+               uint8_t* scratch) {
   paged::attention(p, kv_head, token_begin, token_end, scratch);
 }
 

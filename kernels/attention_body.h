@@ -1,9 +1,10 @@
-// Attention over pages, once for all vector columns: attention_<isa>.cc includes its simd_<isa>.h, then
-// this. Keys are taken in runs of 64 aligned positions, in ascending order: K and V of the run's pages to
-// floats once for all rows of the block, then for every query row its scores (one fma chain over head_dim
-// each), one online softmax update, and one fma a key into the output row. A row does these operations for
-// exactly the runs and slots it sees, so its result does not depend on its neighbours.
-// Served here: head_dim a multiple of 16, page_size 16, 32 or 64; everything else goes to the reference.
+// Attention over pages, once for all vector columns: attention_<isa>.cc includes its simd_<isa>.h,
+// then this. Keys are taken in runs of 64 aligned positions, in ascending order: K and V of the
+// run's pages to floats once for all rows of the block, then for every query row its scores (one
+// fma chain over head_dim each), one online softmax update, and one fma a key into the output row.
+// A row does these operations for exactly the runs and slots it sees, so its result does not depend
+// on its neighbours. Served here: head_dim a multiple of 16, page_size 16, 32 or 64; everything
+// else goes to the reference.
 #pragma once
 
 #include <math.h>
@@ -20,10 +21,11 @@ namespace paged {
 using simd::kLanes;
 using simd::Vec;
 
-constexpr int kRowsAtOnce = 64;   // query rows (token, head) that share converted pages
-constexpr int kKeysAtOnce = 64;   // keys of one softmax update: pages of an aligned run of 64 positions
+constexpr int kRowsAtOnce = 64;  // query rows (token, head) that share converted pages
+constexpr int kKeysAtOnce =
+    64;  // keys of one softmax update: pages of an aligned run of 64 positions
 constexpr int kVectors = kKeysAtOnce / kLanes;
-constexpr int kFewRows = 4;       // rows that read half-precision pages directly
+constexpr int kFewRows = 4;  // rows that read half-precision pages directly
 
 bool is_served(const KvLayout& l) {
   return l.head_dim % 16 == 0 && l.page_size % 16 == 0 && kKeysAtOnce % l.page_size == 0;
@@ -68,7 +70,8 @@ void convert_k(KvType type, int64_t P, int64_t D, const uint8_t* src, float* out
     return;
   }
   if (type == KvType::kF32) {
-    for (int64_t d = 0; d < D; ++d) memcpy(out + d * kKeysAtOnce, src + 4 * d * P, 4 * static_cast<size_t>(P));
+    for (int64_t d = 0; d < D; ++d)
+      memcpy(out + d * kKeysAtOnce, src + 4 * d * P, 4 * static_cast<size_t>(P));
     return;
   }
   const uint8_t* scales = src + D * P;
@@ -125,7 +128,9 @@ struct FloatRun {
   inline __attribute__((always_inline)) Vec keys(int vector, int64_t d) const {
     return simd::load(k + d * kKeysAtOnce + vector * kLanes);
   }
-  inline __attribute__((always_inline)) Vec values(int slot, int64_t d) const { return simd::load(v + slot * head_dim + d); }
+  inline __attribute__((always_inline)) Vec values(int slot, int64_t d) const {
+    return simd::load(v + slot * head_dim + d);
+  }
 };
 
 // … or the half-precision pages themselves, for the few rows of a decode step: the same floats.
@@ -133,7 +138,7 @@ struct HalfRun {
   const uint8_t* k[kVectors];  // element [0][slot of vector] of its page
   const uint8_t* v[4];         // pages of the run
   int64_t page_size, head_dim;
-  int page_shift;              // log2 of page_size
+  int page_shift;  // log2 of page_size
 
   inline __attribute__((always_inline)) Vec keys(int vector, int64_t d) const {
     return simd::load_half(k[vector] + 2 * d * page_size);
@@ -197,11 +202,11 @@ TANDEM_SIMD Vec masked_score(const AttentionParams& p, const float* scores, int 
   return simd::keep(s, seen.begin - slot, seen.end - slot, -INFINITY);
 }
 
-// Scores to weights e^(score - new max) in place, for kRows rows side by side (one row is all latency).
-// Updates each row's maximum and sum; shrink[r] is what the row's earlier sums shrink by.
+// Scores to weights e^(score - new max) in place, for kRows rows side by side (one row is all
+// latency). Updates each row's maximum and sum; shrink[r] is what the row's earlier sums shrink by.
 template <int kRows>
-void softmax_step(const AttentionParams& p, float (*scores)[kKeysAtOnce], const Seen* seen, float* max,
-                  float* sum, float* shrink) {
+void softmax_step(const AttentionParams& p, float (*scores)[kKeysAtOnce], const Seen* seen,
+                  float* max, float* sum, float* shrink) {
   Vec high[kRows], total[kRows];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
@@ -240,7 +245,8 @@ void softmax_step(const AttentionParams& p, float (*scores)[kKeysAtOnce], const 
   }
 }
 
-// For each of kRows rows: acc[0, kWide * kLanes) += sum over slots [begin, end), ascending, of weight * v.
+// For each of kRows rows: acc[0, kWide * kLanes) += sum over slots [begin, end), ascending, of
+// weight * v.
 template <int kRows, int kWide, typename Run>
 TANDEM_SIMD void add_some(const float (*weights)[kKeysAtOnce], int begin, int end, const Run& run,
                           float* const* acc, int64_t at) {
@@ -269,8 +275,8 @@ TANDEM_SIMD void add_some(const float (*weights)[kKeysAtOnce], int begin, int en
 }
 
 template <int kRows, typename Run>
-void add_values(const float (*weights)[kKeysAtOnce], int begin, int end, const Run& run, int head_dim,
-                float* const* acc) {
+void add_values(const float (*weights)[kKeysAtOnce], int begin, int end, const Run& run,
+                int head_dim, float* const* acc) {
   if (begin >= end) return;
   constexpr int kWide = simd::kWide;
   int d = 0;
@@ -302,12 +308,14 @@ struct RowBlock {
 };
 
 Seen seen_of(const RowBlock& b, int r, int run_begin) {
-  const int pos = b.pos(r), first = first_visible_key(pos, b.p.window) - run_begin, last = pos - run_begin;
+  const int pos = b.pos(r), first = first_visible_key(pos, b.p.window) - run_begin,
+            last = pos - run_begin;
   return {first > 0 ? first : 0, last < kKeysAtOnce ? last + 1 : kKeysAtOnce};
 }
 
-// Rows [first_row, first_row + kRows) that all see something of the run. Slots all of them see are added
-// together; the rest, before and after, row by row: each row adds its own slots in ascending order.
+// Rows [first_row, first_row + kRows) that all see something of the run. Slots all of them see are
+// added together; the rest, before and after, row by row: each row adds its own slots in ascending
+// order.
 template <int kRows, typename Run>
 void attend_rows(const RowBlock& b, const Run& run, int run_begin, int first_row) {
   const AttentionParams& p = b.p;
@@ -319,8 +327,10 @@ void attend_rows(const RowBlock& b, const Run& run, int run_begin, int first_row
     q[i] = p.q + b.offset(first_row + i, p.q_stride);
     acc[i] = b.s.acc + int64_t{first_row + i} * head_dim;
     seen[i] = seen_of(b, first_row + i, run_begin);
-    any = {seen[i].begin < any.begin ? seen[i].begin : any.begin, seen[i].end > any.end ? seen[i].end : any.end};
-    all = {seen[i].begin > all.begin ? seen[i].begin : all.begin, seen[i].end < all.end ? seen[i].end : all.end};
+    any = {seen[i].begin < any.begin ? seen[i].begin : any.begin,
+           seen[i].end > any.end ? seen[i].end : any.end};
+    all = {seen[i].begin > all.begin ? seen[i].begin : all.begin,
+           seen[i].end < all.end ? seen[i].end : all.end};
   }
   alignas(64) float scores[kRows][kKeysAtOnce] = {};
   score<kRows>(q, run, head_dim, any.begin, any.end, scores);
@@ -365,8 +375,8 @@ void attend_run(const RowBlock& b, const Run& run, int run_begin) {
   }
 }
 
-// The pages of positions [first, last] of the run at run_begin; pointers of other pages stay null, and no
-// row sees them.
+// The pages of positions [first, last] of the run at run_begin; pointers of other pages stay null,
+// and no row sees them.
 HalfRun half_run(const AttentionParams& p, int kv_head, int run_begin, int first, int last) {
   const KvLayout& l = p.layout;
   HalfRun run = {};
@@ -435,7 +445,8 @@ size_t attention_scratch_bytes(const AttentionParams& p, int n_tokens) {
   return (2 * head_dim * static_cast<size_t>(kKeysAtOnce) + rows * (head_dim + 2)) * sizeof(float);
 }
 
-void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end, uint8_t* scratch) {
+void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end,
+               uint8_t* scratch) {
   if (!is_served(p.layout)) return ref::attention(p, kv_head, token_begin, token_end, scratch);
   const int step = tokens_at_once(p);
   for (int t = token_begin; t < token_end; t += step) {

@@ -30,7 +30,8 @@ float k_value(const KvLayout& l, const uint8_t* base, int slot, int d) {
   if (l.type == KvType::kF16) return half_to_float(half_at(base, i));
   if (l.type == KvType::kF32) return float_at(base, i);
   const uint8_t* scales = base + static_cast<int64_t>(l.head_dim) * l.page_size;
-  const float scale = half_to_float(half_at(scales, static_cast<int64_t>(d / 32) * l.page_size + slot));
+  const float scale =
+      half_to_float(half_at(scales, static_cast<int64_t>(d / 32) * l.page_size + slot));
   return scale * static_cast<float>(static_cast<int8_t>(base[i]));
 }
 
@@ -40,11 +41,13 @@ float v_value(const KvLayout& l, const uint8_t* base, int slot, int d) {
   if (l.type == KvType::kF32) return float_at(base, i);
   const int n_blocks = (l.head_dim + 31) / 32;
   const uint8_t* scales = base + static_cast<int64_t>(l.head_dim) * l.page_size;
-  const float scale = half_to_float(half_at(scales, static_cast<int64_t>(slot) * n_blocks + d / 32));
+  const float scale =
+      half_to_float(half_at(scales, static_cast<int64_t>(slot) * n_blocks + d / 32));
   return scale * static_cast<float>(static_cast<int8_t>(base[i]));
 }
 
-// Stores `x` (head_dim values): element d at values + d * stride, scale of block b at scales[b * s_stride].
+// Stores `x` (head_dim values): element d at values + d * stride, scale of block b at scales[b *
+// s_stride].
 void put_q8(const float* x, int head_dim, uint8_t* values, int64_t stride, uint8_t* scales,
             int64_t s_stride) {
   for (int begin = 0; begin < head_dim; begin += 32) {
@@ -63,12 +66,14 @@ void put_q8(const float* x, int head_dim, uint8_t* values, int64_t stride, uint8
   }
 }
 
-void attend_row(const AttentionParams& p, int kv_head, int pos, const float* q, float* out, double* acc) {
+void attend_row(const AttentionParams& p, int kv_head, int pos, const float* q, float* out,
+                double* acc) {
   const KvLayout& l = p.layout;
   for (int d = 0; d < l.head_dim; ++d) acc[d] = 0;
   double max = -INFINITY, sum = 0;
   for (int key = first_visible_key(pos, p.window); key <= pos; ++key) {
-    const uint8_t* page = p.pool + static_cast<size_t>(p.page_table[key / l.page_size]) * l.page_bytes;
+    const uint8_t* page =
+        p.pool + static_cast<size_t>(p.page_table[key / l.page_size]) * l.page_bytes;
     const uint8_t* k = page + kv_k_offset(l, kv_head);
     const uint8_t* v = page + kv_v_offset(l, kv_head);
     const int slot = key % l.page_size;
@@ -123,7 +128,8 @@ size_t attention_scratch_bytes(const AttentionParams& p, int) {
   return static_cast<size_t>(p.layout.head_dim) * sizeof(double);
 }
 
-void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end, uint8_t* scratch) {
+void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end,
+               uint8_t* scratch) {
   double* acc = reinterpret_cast<double*>(scratch);
   const int group = p.n_heads / p.layout.n_kv_heads;
   for (int t = token_begin; t < token_end; ++t) {

@@ -1,7 +1,7 @@
-// How half a tile (8 of its 16 rows) becomes eight vectors of bytes and its scales, for the AVX2 column.
-// Included by its .cc files alone; everything has internal linkage.
-// DESIGN: maddubs adds two u8*s8 products in int16 and saturates, so each width gets the form that cannot:
-// 4-bit quants: 8 steps of 2*15*127 fit (30480); 5-bit: 4 steps (31496); 6-bit: 2 steps (32004); signed bytes:
+// How half a tile (8 of its 16 rows) becomes eight vectors of bytes and its scales, for the AVX2
+// column. Included by its .cc files alone; everything has internal linkage. DESIGN: maddubs adds
+// two u8*s8 products in int16 and saturates, so each width gets the form that cannot: 4-bit quants:
+// 8 steps of 2*15*127 fit (30480); 5-bit: 4 steps (31496); 6-bit: 2 steps (32004); signed bytes:
 // |w| * sign(a, w), 1 step of 2*128*127 (32512).
 #pragma once
 
@@ -17,10 +17,10 @@ namespace {
 #define TANDEM_INLINE static inline __attribute__((always_inline))
 
 struct Block256 {
-  __m256i q[8];    // unsigned bytes, or signed (kIsSigned)
-  __m256 scale;    // of all values, or of the first 16
-  __m256 scale2;   // kIsSplit: of the last 16
-  __m256 min;      // added to each value; kIsSplit: minus 1/32 of it, for the first 16
+  __m256i q[8];   // unsigned bytes, or signed (kIsSigned)
+  __m256 scale;   // of all values, or of the first 16
+  __m256 scale2;  // kIsSplit: of the last 16
+  __m256 min;     // added to each value; kIsSplit: minus 1/32 of it, for the first 16
   __m256 min2;
 };
 
@@ -66,7 +66,8 @@ TANDEM_INLINE void quants(const uint8_t* p, __m256i q[8]) {
     for (int j = 0; j < 8; ++j) {
       const __m256i h = load256(p + 256 + 64 * (j / 4));
       const int shift = 4 - 2 * (j % 4);
-      q[j] = or_bits(q[j], shift >= 0 ? _mm256_slli_epi16(h, shift) : _mm256_srli_epi16(h, -shift), bits);
+      q[j] = or_bits(q[j], shift >= 0 ? _mm256_slli_epi16(h, shift) : _mm256_srli_epi16(h, -shift),
+                     bits);
     }
   }
 }
@@ -82,11 +83,11 @@ struct Form256 {
   static constexpr bool kIsSplit = kShape.n_scales == 2;
   static constexpr bool kHasMin = kShape.scale == TileScale::kHalfMin || kShape.n_mins > 0;
   // maddubs results that may be added in int16 before widening.
-  static constexpr int kSteps = kIsSigned                                                  ? 1
-                                : kShape.bits == 6 || kType == GgmlType::kQ3_K             ? 2
-                                : kShape.bits == 5                                         ? 4
-                                : kIsSplit                                                 ? 4
-                                                                                           : 8;
+  static constexpr int kSteps = kIsSigned                                      ? 1
+                                : kShape.bits == 6 || kType == GgmlType::kQ3_K ? 2
+                                : kShape.bits == 5                             ? 4
+                                : kIsSplit                                     ? 4
+                                                                               : 8;
 
   // Block b, rows 8 * half .. 8 * half + 7.
   static inline __attribute__((always_inline)) void load(const uint8_t* tile, int64_t b, int half,
@@ -113,8 +114,8 @@ struct Form256 {
     load_scales(group, i, half, w);
   }
 
-  static inline __attribute__((always_inline)) void load_scales(const uint8_t* group, int i, int half,
-                                                                Block256* w) {
+  static inline __attribute__((always_inline)) void load_scales(const uint8_t* group, int i,
+                                                                int half, Block256* w) {
     const uint8_t* halfs = group + 16 * half;
     if constexpr (kShape.scale == TileScale::kHalf) {
       w->scale = load_half8(halfs + 32 * i);
@@ -129,12 +130,15 @@ struct Form256 {
           group + 64 + 16 * (kShape.group * kShape.n_scales + kShape.n_mins * i) + 8 * half;
       const __m256 d = load_half8(halfs);
       w->scale = _mm256_mul_ps(d, _mm256_cvtepi32_ps(load_i8x8(scales)));
-      if constexpr (kIsSplit) w->scale2 = _mm256_mul_ps(d, _mm256_cvtepi32_ps(load_i8x8(scales + 16)));
+      if constexpr (kIsSplit)
+        w->scale2 = _mm256_mul_ps(d, _mm256_cvtepi32_ps(load_i8x8(scales + 16)));
       if constexpr (kHasMin) {
         // Two minimums multiply -32 * sum of their half, one the sum itself.
-        const __m256 dmin = _mm256_mul_ps(load_half8(halfs + 32), _mm256_set1_ps(kIsSplit ? 1.0f / 32 : -1.0f));
+        const __m256 dmin =
+            _mm256_mul_ps(load_half8(halfs + 32), _mm256_set1_ps(kIsSplit ? 1.0f / 32 : -1.0f));
         w->min = _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(load_i8x8(mins)));
-        if constexpr (kIsSplit) w->min2 = _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(load_i8x8(mins + 16)));
+        if constexpr (kIsSplit)
+          w->min2 = _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(load_i8x8(mins + 16)));
       }
     }
   }

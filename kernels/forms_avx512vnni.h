@@ -1,5 +1,5 @@
-// How each tile form becomes eight vectors of unsigned bytes (16 rows x 4 k-values) and its scales, for
-// the AVX-512 VNNI column. Included by its .cc files alone; everything has internal linkage.
+// How each tile form becomes eight vectors of unsigned bytes (16 rows x 4 k-values) and its scales,
+// for the AVX-512 VNNI column. Included by its .cc files alone; everything has internal linkage.
 #pragma once
 
 #include <immintrin.h>
@@ -14,10 +14,10 @@ namespace {
 #define TANDEM_INLINE static inline __attribute__((always_inline))
 
 struct Block512 {
-  __m512i q[8];       // unsigned bytes; the offset is owed through ActBlock::c*
-  __m512 scale;       // of all values, or of the first 16
-  __m512 scale2;      // kIsSplit: of the last 16
-  __m512 min;         // added to each value; kIsSplit: minus 1/32 of it, for the first 16
+  __m512i q[8];   // unsigned bytes; the offset is owed through ActBlock::c*
+  __m512 scale;   // of all values, or of the first 16
+  __m512 scale2;  // kIsSplit: of the last 16
+  __m512 min;     // added to each value; kIsSplit: minus 1/32 of it, for the first 16
   __m512 min2;
 };
 
@@ -107,7 +107,8 @@ struct Form512 {
   static constexpr bool kIsSplit = kShape.n_scales == 2;
   static constexpr bool kHasMin = kShape.scale == TileScale::kHalfMin || kShape.n_mins > 0;
 
-  static inline __attribute__((always_inline)) void load(const uint8_t* tile, int64_t b, Block512* w) {
+  static inline __attribute__((always_inline)) void load(const uint8_t* tile, int64_t b,
+                                                         Block512* w) {
     const uint8_t* group = tile + b / kShape.group * group_bytes(kShape);
     const int i = static_cast<int>(b % kShape.group);
     const uint8_t* p = group + header_bytes(kShape) + i * block_bytes(kShape);
@@ -140,12 +141,15 @@ struct Form512 {
       const uint8_t* mins = group + 64 + 16 * (kShape.group * kShape.n_scales + kShape.n_mins * i);
       const __m512 d = load_half16(group);
       w->scale = _mm512_mul_ps(d, _mm512_cvtepi32_ps(load_i8x16(scales)));
-      if constexpr (kIsSplit) w->scale2 = _mm512_mul_ps(d, _mm512_cvtepi32_ps(load_i8x16(scales + 16)));
+      if constexpr (kIsSplit)
+        w->scale2 = _mm512_mul_ps(d, _mm512_cvtepi32_ps(load_i8x16(scales + 16)));
       if constexpr (kHasMin) {
         // Two minimums multiply -32 * sum of their half, one the sum itself.
-        const __m512 dmin = _mm512_mul_ps(load_half16(group + 32), _mm512_set1_ps(kIsSplit ? 1.0f / 32 : -1.0f));
+        const __m512 dmin =
+            _mm512_mul_ps(load_half16(group + 32), _mm512_set1_ps(kIsSplit ? 1.0f / 32 : -1.0f));
         w->min = _mm512_mul_ps(dmin, _mm512_cvtepi32_ps(load_i8x16(mins)));
-        if constexpr (kIsSplit) w->min2 = _mm512_mul_ps(dmin, _mm512_cvtepi32_ps(load_i8x16(mins + 16)));
+        if constexpr (kIsSplit)
+          w->min2 = _mm512_mul_ps(dmin, _mm512_cvtepi32_ps(load_i8x16(mins + 16)));
       }
     }
   }

@@ -1,10 +1,12 @@
-// The grid of kernels: rows are ops, columns are instruction sets; an empty cell inherits from the column
-// to its left. Selected once at start and passed down as `const KernelTable&`. Pure functions on raw
-// memory: no allocation, no threads, no logging; callers split the work and own every buffer.
+// The grid of kernels: rows are ops, columns are instruction sets; an empty cell inherits from the
+// column to its left. Selected once at start and passed down as `const KernelTable&`. Pure
+// functions on raw memory: no allocation, no threads, no logging; callers split the work and own
+// every buffer.
 //
-// Shape letters (kernels/README.md): M activation rows (tokens), N output features, K input features.
-// Invariance: the float operations behind one output element and their order depend on K, the weight
-// type and the column of this table only, never on M, on how N was split, or on the calling thread.
+// Shape letters (kernels/README.md): M activation rows (tokens), N output features, K input
+// features. Invariance: the float operations behind one output element and their order depend on K,
+// the weight type and the column of this table only, never on M, on how N was split, or on the
+// calling thread.
 #pragma once
 
 #include <stddef.h>
@@ -17,7 +19,8 @@ namespace tandem {
 // Output features per tile of a packed matrix: the unit in which callers split N among threads.
 constexpr int kTileRows = 16;
 
-// A weight matrix repacked for one column of the table. `data` is 64-byte aligned, packed_bytes() long.
+// A weight matrix repacked for one column of the table. `data` is 64-byte aligned, packed_bytes()
+// long.
 struct PackedMatrix {
   GgmlType type = GgmlType::kF32;  // type in the model file
   int64_t n_rows = 0;              // N
@@ -27,8 +30,8 @@ struct PackedMatrix {
 
 enum class KvType : uint8_t { kF16, kQ8_0, kF32 };  // kF32: the reference mode's
 
-// One layer of one layer group in one pool of pages. All of a page: for each layer of the group, K of
-// page_size tokens, then V. The layout inside K and V belongs to kv_append and attention alone.
+// One layer of one layer group in one pool of pages. All of a page: for each layer of the group, K
+// of page_size tokens, then V. The layout inside K and V belongs to kv_append and attention alone.
 struct KvLayout {
   KvType type = KvType::kF16;
   int page_size = 16;
@@ -40,19 +43,19 @@ struct KvLayout {
 
 struct AttentionParams {
   KvLayout layout;
-  const uint8_t* pool = nullptr;         // page p starts at pool + p * page_bytes, 64-byte aligned
-  const int32_t* page_table = nullptr;   // page_table[i] holds positions [i*page_size, (i+1)*page_size);
-                                         // -1 for pages that left the window
-  const float* q = nullptr;              // [n_tokens][n_heads*head_dim], roped, row stride q_stride floats
+  const uint8_t* pool = nullptr;        // page p starts at pool + p * page_bytes, 64-byte aligned
+  const int32_t* page_table = nullptr;  // page_table[i] holds positions [i*page_size,
+                                        // (i+1)*page_size); -1 for pages that left the window
+  const float* q = nullptr;  // [n_tokens][n_heads*head_dim], roped, row stride q_stride floats
   int64_t q_stride = 0;
-  float* out = nullptr;                  // as q
+  float* out = nullptr;  // as q
   int64_t out_stride = 0;
-  int n_heads = 0;                       // multiple of layout.n_kv_heads
-  int first_pos = 0;                     // position of query row 0
+  int n_heads = 0;    // multiple of layout.n_kv_heads
+  int first_pos = 0;  // position of query row 0
   int n_tokens = 0;
-  int window = 0;                        // 0: all keys 0..pos; else keys with pos - window < key <= pos
-  float scale = 1.0f;                    // multiplies q·k
-  float softcap = 0.0f;                  // 0: none; else softcap * tanh(score / softcap)
+  int window = 0;        // 0: all keys 0..pos; else keys with pos - window < key <= pos
+  float scale = 1.0f;    // multiplies q·k
+  float softcap = 0.0f;  // 0: none; else softcap * tanh(score / softcap)
 };
 
 struct KernelTable {
@@ -61,22 +64,25 @@ struct KernelTable {
   // --- weights -----------------------------------------------------------------------------------
   // Bytes of the packed form of a [n_rows][n_cols] matrix of `type`; 0 when the type is not served.
   size_t (*packed_bytes)(GgmlType type, int64_t n_rows, int64_t n_cols);
-  // Packs tiles [tile_begin, tile_end) from the file's rows (row r at rows + r * row_bytes) into dst
-  // (the start of the whole packed matrix). Missing rows of the last tile are zero. Lossless: the packed
-  // form dequantizes to exactly the floats of dequantize_row.
+  // Packs tiles [tile_begin, tile_end) from the file's rows (row r at rows + r * row_bytes) into
+  // dst (the start of the whole packed matrix). Missing rows of the last tile are zero. Lossless:
+  // the packed form dequantizes to exactly the floats of dequantize_row.
   void (*pack_tiles)(GgmlType type, const uint8_t* rows, int64_t n_rows, int64_t n_cols,
                      int64_t tile_begin, int64_t tile_end, uint8_t* dst);
   // Row `row` of a packed matrix as floats: embedding lookup of tied weights.
   void (*packed_row)(const PackedMatrix& w, int64_t row, float* out);
 
   // --- matmul ------------------------------------------------------------------------------------
-  // Bytes of one quantized activation row of n_cols; a multiple of 64. The same for all weight types.
+  // Bytes of one quantized activation row of n_cols; a multiple of 64. The same for all weight
+  // types.
   size_t (*act_row_bytes)(int64_t n_cols);
-  // x: [n_cols] floats -> act: 16-bit integers (two planes of int8) with one scale and sum per 32 values
-  // (act_block.h). act: 64-byte aligned, here and in matmul. A NaN or infinity in x makes every result of its block's rows NaN.
+  // x: [n_cols] floats -> act: 16-bit integers (two planes of int8) with one scale and sum per 32
+  // values (act_block.h). act: 64-byte aligned, here and in matmul. A NaN or infinity in x makes
+  // every result of its block's rows NaN.
   void (*quantize_act)(const float* x, int64_t n_cols, uint8_t* act);
   // y[m][n] = sum_k act[m][k] * w[n][k] for n in tiles [tile_begin, tile_end), m in [0, M).
-  // y: row stride ldy floats; only columns < n_rows are written. F32/F16/BF16 weights are served too.
+  // y: row stride ldy floats; only columns < n_rows are written. F32/F16/BF16 weights are served
+  // too.
   void (*matmul)(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
                  int64_t M, float* y, int64_t ldy);
   // The same with float32 activations x [M][n_cols], row stride ldx: the reference mode.
@@ -86,20 +92,24 @@ struct KernelTable {
   // --- rows of floats ----------------------------------------------------------------------------
   // out = x / sqrt(mean(x^2) + eps) * weight. x and out may alias. Sum order fixed per column.
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* out);
-  // In place on [n_heads][head_dim]; the first rope_dim of each head turn. cos_sin: [rope_dim/2][2].
-  // neox: pairs (i, i + rope_dim/2); else pairs (2i, 2i+1).
+  // In place on [n_heads][head_dim]; the first rope_dim of each head turn. cos_sin:
+  // [rope_dim/2][2]. neox: pairs (i, i + rope_dim/2); else pairs (2i, 2i+1).
   void (*rope)(float* x, int n_heads, int head_dim, int rope_dim, const float* cos_sin, bool neox);
-  void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);       // silu(gate)*up
-  void (*gelu_tanh_mul)(const float* gate, const float* up, int64_t n, float* out);  // gelu_tanh(gate)*up
+  void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);  // silu(gate)*up
+  void (*gelu_tanh_mul)(const float* gate, const float* up, int64_t n,
+                        float* out);                     // gelu_tanh(gate)*up
   void (*add)(const float* x, int64_t n, float* inout);  // inout += x
-  // max and log(sum(exp(x))) of a row; fixed order. Used for log-probabilities: logprob = x - result.
+  // max and log(sum(exp(x))) of a row; fixed order. Used for log-probabilities: logprob = x -
+  // result.
   double (*log_sum_exp)(const float* x, int64_t n);
 
   // --- attention over pages ----------------------------------------------------------------------
   // Bytes of one layer's K and V in one page.
   size_t (*kv_layer_bytes)(const KvLayout& layout);
-  // Stores k, v ([n_kv_heads*head_dim] each) of the token in slot `slot` (0..page_size-1) of `page`.
-  void (*kv_append)(const KvLayout& layout, uint8_t* page, int slot, const float* k, const float* v);
+  // Stores k, v ([n_kv_heads*head_dim] each) of the token in slot `slot` (0..page_size-1) of
+  // `page`.
+  void (*kv_append)(const KvLayout& layout, uint8_t* page, int slot, const float* k,
+                    const float* v);
   // Query rows [token_begin, token_end) of all heads that share `kv_head`. Scores are never
   // materialized for more than a block of keys; pages are visited in ascending order, so a query's
   // result does not depend on which rows share the call. scratch: attention_scratch_bytes().
@@ -107,11 +117,12 @@ struct KernelTable {
                     uint8_t* scratch);
   size_t (*attention_scratch_bytes)(const AttentionParams& p, int n_tokens);
 
-  // --- what this machine can do (bench, doctor); the caller runs one per thread and takes the time ----
-  // `iterations` rounds of independent int8 dot products in registers. Returns the operations done
-  // (a multiply-add counts two) and stores a value that depends on all of them.
+  // --- what this machine can do (bench, doctor); the caller runs one per thread and takes the time
+  // ---- `iterations` rounds of independent int8 dot products in registers. Returns the operations
+  // done (a multiply-add counts two) and stores a value that depends on all of them.
   int64_t (*peak_int8)(int64_t iterations, int32_t* sink);
-  // Reads `bytes` (a multiple of 64, 64-byte aligned) once; returns a value that depends on all of them.
+  // Reads `bytes` (a multiple of 64, 64-byte aligned) once; returns a value that depends on all of
+  // them.
   uint64_t (*peak_read)(const uint8_t* data, size_t bytes);
 };
 

@@ -2,7 +2,8 @@
 // attention alone. P = page_size, D = head_dim.
 //   kF16:  K of each head: half [D][P] (16 slots are one vector), then V of each head: half [P][D].
 //   kF32:  the same, of float.
-//   kQ8_0: K of each head: int8 [D][P], half scale [ceil(D/32)][P]; V: int8 [P][D], half [P][ceil(D/32)].
+//   kQ8_0: K of each head: int8 [D][P], half scale [ceil(D/32)][P]; V: int8 [P][D], half
+//   [P][ceil(D/32)].
 #pragma once
 
 #include "kernels/kernel_table.h"
@@ -14,7 +15,8 @@ static inline size_t kv_head_bytes(const KvLayout& l) {
   const size_t values = static_cast<size_t>(l.head_dim) * static_cast<size_t>(l.page_size);
   if (l.type == KvType::kF16) return 2 * values;
   if (l.type == KvType::kF32) return 4 * values;
-  const size_t scales = static_cast<size_t>((l.head_dim + 31) / 32) * static_cast<size_t>(l.page_size);
+  const size_t scales =
+      static_cast<size_t>((l.head_dim + 31) / 32) * static_cast<size_t>(l.page_size);
   return values + 2 * scales;
 }
 

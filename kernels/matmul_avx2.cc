@@ -1,6 +1,7 @@
-// Matmul of the quantized tile forms with AVX2. One output element is: for each block of 32 k in ascending
-// order, an exact int32 dot product, converted, times (weight scale * activation scale), added by one fma
-// (and one more for the minimum). kRows never changes these operations or their order.
+// Matmul of the quantized tile forms with AVX2. One output element is: for each block of 32 k in
+// ascending order, an exact int32 dot product, converted, times (weight scale * activation scale),
+// added by one fma (and one more for the minimum). kRows never changes these operations or their
+// order.
 #include "kernels/columns.h"
 #include "kernels/forms_avx2.h"
 
@@ -78,8 +79,8 @@ TANDEM_INLINE __m256 add_block(const Block256& w, const ActBlock& a, __m256 acc)
 
 // kRows activation rows times half a tile.
 template <typename Form, int kRows>
-void multiply(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* act, size_t act_stride,
-              float* y, int64_t ldy, int columns) {
+void multiply(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* act,
+              size_t act_stride, float* y, int64_t ldy, int columns) {
   __m256 acc[kRows];
 #pragma GCC unroll 4
   for (int m = 0; m < kRows; ++m) acc[m] = _mm256_setzero_ps();
@@ -89,7 +90,8 @@ void multiply(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* ac
     const uint8_t* a = act + static_cast<size_t>(b) * sizeof(ActBlock);
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {
-      const auto& block = *reinterpret_cast<const ActBlock*>(a + static_cast<size_t>(m) * act_stride);
+      const auto& block =
+          *reinterpret_cast<const ActBlock*>(a + static_cast<size_t>(m) * act_stride);
       acc[m] = add_block<Form>(w, block, acc[m]);
     }
   }
@@ -98,8 +100,8 @@ void multiply(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* ac
 }
 
 template <typename Form>
-void multiply_half(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* act, size_t act_stride,
-                   int64_t M, float* y, int64_t ldy, int columns) {
+void multiply_half(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* act,
+                   size_t act_stride, int64_t M, float* y, int64_t ldy, int columns) {
   int64_t m = 0;
   const auto step = [&](auto multiply_rows, int64_t rows) {
     multiply_rows(tile, n_blocks, half, act + static_cast<size_t>(m) * act_stride, act_stride,
@@ -122,7 +124,8 @@ void matmul_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, co
       for (int half = 0; half < 2; ++half) {
         multiply_half<Form>(w.data + static_cast<size_t>(t) * bytes, w.n_cols / QK, half,
                             act + static_cast<size_t>(m) * act_stride, act_stride, rows,
-                            y + m * ldy + t * kTileRows + 8 * half, ldy, columns_of(w.n_rows, t, half));
+                            y + m * ldy + t * kTileRows + 8 * half, ldy,
+                            columns_of(w.n_rows, t, half));
       }
     }
   }
@@ -133,11 +136,12 @@ void matmul_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, co
 void matmul_plain(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
                   int64_t M, float* y, int64_t ldy);
 
-void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act, int64_t M,
-            float* y, int64_t ldy) {
+void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
+            int64_t M, float* y, int64_t ldy) {
   switch (w.type) {
 #define TANDEM_CASE(type) \
-  case GgmlType::type: return matmul_form<GgmlType::type>(w, tile_begin, tile_end, act, M, y, ldy);
+  case GgmlType::type:    \
+    return matmul_form<GgmlType::type>(w, tile_begin, tile_end, act, M, y, ldy);
     TANDEM_CASE(kQ4_0)
     TANDEM_CASE(kQ4_1)
     TANDEM_CASE(kQ5_0)
@@ -152,7 +156,8 @@ void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const u
     TANDEM_CASE(kIQ4_XS)
     TANDEM_CASE(kMXFP4)
 #undef TANDEM_CASE
-    default: return matmul_plain(w, tile_begin, tile_end, act, M, y, ldy);
+    default:
+      return matmul_plain(w, tile_begin, tile_end, act, M, y, ldy);
   }
 }
 

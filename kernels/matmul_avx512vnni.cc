@@ -1,15 +1,15 @@
-// Matmul of the quantized tile forms with AVX-512 VNNI. One output element is: for each block of 32 k in
-// ascending order, an exact int32 dot product (of both planes, joined), converted, times (weight scale * activation scale), added by
-// one fma (and one more for the minimum). kRows changes how many activation rows share an unpacked
-// block, never these operations or their order.
+// Matmul of the quantized tile forms with AVX-512 VNNI. One output element is: for each block of 32
+// k in ascending order, an exact int32 dot product (of both planes, joined), converted, times
+// (weight scale * activation scale), added by one fma (and one more for the minimum). kRows changes
+// how many activation rows share an unpacked block, never these operations or their order.
 #include "kernels/columns.h"
 #include "kernels/forms_avx512vnni.h"
 
 namespace tandem::avx512vnni {
 namespace {
 
-// Activation rows that stay in L2 (1 MB on Zen 4) while the weight tiles pass: 64 rows of K = 2048 are
-// 256 KB.
+// Activation rows that stay in L2 (1 MB on Zen 4) while the weight tiles pass: 64 rows of K = 2048
+// are 256 KB.
 constexpr int64_t kRowsInCache = 64;
 constexpr int kRowsAbreast = 4;  // rows whose dot products run side by side
 
@@ -21,9 +21,9 @@ TANDEM_INLINE __m512i first_sum(const ActBlock& a) {
   return _mm512_setzero_si512();
 }
 
-// Dot products of vectors [kBegin, kEnd) with both planes of kRows rows, step by step in all of them: several
-// chains must be in flight to hide the latency of a dot product, and the scheduler is too small to find
-// them. fine[] holds the start value and then 256 * coarse + fine.
+// Dot products of vectors [kBegin, kEnd) with both planes of kRows rows, step by step in all of
+// them: several chains must be in flight to hide the latency of a dot product, and the scheduler is
+// too small to find them. fine[] holds the start value and then 256 * coarse + fine.
 template <int kBegin, int kEnd, int kRows>
 TANDEM_INLINE void dot(const Block512& w, const ActBlock* const a[kRows], __m512i fine[kRows]) {
   __m512i coarse[kRows];
@@ -38,7 +38,8 @@ TANDEM_INLINE void dot(const Block512& w, const ActBlock* const a[kRows], __m512
     }
   }
 #pragma GCC unroll 4
-  for (int m = 0; m < kRows; ++m) fine[m] = _mm512_add_epi32(_mm512_slli_epi32(coarse[m], 8), fine[m]);
+  for (int m = 0; m < kRows; ++m)
+    fine[m] = _mm512_add_epi32(_mm512_slli_epi32(coarse[m], 8), fine[m]);
 }
 
 // acc += sums * (scale * d)
@@ -85,8 +86,8 @@ TANDEM_INLINE void add_split_block(const Block512& w, const ActBlock* const a[kR
 
 // kRows activation rows times one tile.
 template <typename Form, int kRows>
-void multiply(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, size_t act_stride, float* y,
-              int64_t ldy, __mmask16 columns) {
+void multiply(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, size_t act_stride,
+              float* y, int64_t ldy, __mmask16 columns) {
   __m512 acc[kRows];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) acc[m] = _mm512_setzero_ps();
@@ -118,8 +119,8 @@ void multiply_tile(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, si
                    int64_t M, float* y, int64_t ldy, __mmask16 columns) {
   int64_t m = 0;
   const auto step = [&](auto multiply_rows, int64_t rows) {
-    multiply_rows(tile, n_blocks, act + static_cast<size_t>(m) * act_stride, act_stride, y + m * ldy,
-                  ldy, columns);
+    multiply_rows(tile, n_blocks, act + static_cast<size_t>(m) * act_stride, act_stride,
+                  y + m * ldy, ldy, columns);
     m += rows;
   };
   while (M - m >= 8) step(multiply<Form, 8>, 8);
@@ -153,11 +154,12 @@ void matmul_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, co
 void matmul_plain(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
                   int64_t M, float* y, int64_t ldy);
 
-void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act, int64_t M,
-            float* y, int64_t ldy) {
+void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
+            int64_t M, float* y, int64_t ldy) {
   switch (w.type) {
 #define TANDEM_CASE(type) \
-  case GgmlType::type: return matmul_form<GgmlType::type>(w, tile_begin, tile_end, act, M, y, ldy);
+  case GgmlType::type:    \
+    return matmul_form<GgmlType::type>(w, tile_begin, tile_end, act, M, y, ldy);
     TANDEM_CASE(kQ4_0)
     TANDEM_CASE(kQ4_1)
     TANDEM_CASE(kQ5_0)
@@ -172,7 +174,8 @@ void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const u
     TANDEM_CASE(kIQ4_XS)
     TANDEM_CASE(kMXFP4)
 #undef TANDEM_CASE
-    default: return matmul_plain(w, tile_begin, tile_end, act, M, y, ldy);
+    default:
+      return matmul_plain(w, tile_begin, tile_end, act, M, y, ldy);
   }
 }
 

@@ -1,5 +1,6 @@
-// Matmul of exact weights with AVX2: the reference mode (float activations, every type), and F16, BF16
-// and F32 weights with quantized activations. One output element is one chain of fma over ascending k.
+// Matmul of exact weights with AVX2: the reference mode (float activations, every type), and F16,
+// BF16 and F32 weights with quantized activations. One output element is one chain of fma over
+// ascending k.
 #include "kernels/columns.h"
 #include "kernels/forms_avx2.h"
 
@@ -43,8 +44,8 @@ TANDEM_INLINE void load_floats(const uint8_t* tile, int64_t b, int half, FloatBl
 
 // Float activations of kRows rows.
 template <GgmlType kType, int kRows>
-void multiply_f32(const uint8_t* tile, int64_t n_blocks, int half, const float* x, int64_t ldx, float* y,
-                  int64_t ldy, int columns) {
+void multiply_f32(const uint8_t* tile, int64_t n_blocks, int half, const float* x, int64_t ldx,
+                  float* y, int64_t ldy, int columns) {
   __m256 acc[kRows];
   for (int m = 0; m < kRows; ++m) acc[m] = _mm256_setzero_ps();
   FloatBlock block;
@@ -67,8 +68,8 @@ TANDEM_INLINE __m256i load_int8(const int8_t* p) {
 
 // Quantized activations: as floats, then the same chain of fma.
 template <GgmlType kType, int kRows>
-void multiply_act(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* act, size_t act_stride, float* y,
-                  int64_t ldy, int columns) {
+void multiply_act(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* act,
+                  size_t act_stride, float* y, int64_t ldy, int columns) {
   __m256 acc[kRows];
   for (int m = 0; m < kRows; ++m) acc[m] = _mm256_setzero_ps();
   FloatBlock block;
@@ -77,11 +78,13 @@ void multiply_act(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t
     load_floats<kType>(tile, b, half, &block);
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
-      const auto& a = reinterpret_cast<const ActBlock*>(act + static_cast<size_t>(m) * act_stride)[b];
+      const auto& a =
+          reinterpret_cast<const ActBlock*>(act + static_cast<size_t>(m) * act_stride)[b];
       for (int h = 0; h < 4; ++h) {
         const __m256i coarse = _mm256_slli_epi32(load_int8(a.coarse + 8 * h), 8);
         const __m256i whole = _mm256_add_epi32(coarse, load_int8(a.fine + 8 * h));
-        _mm256_store_ps(x[m] + 8 * h, _mm256_mul_ps(_mm256_set1_ps(a.d), _mm256_cvtepi32_ps(whole)));
+        _mm256_store_ps(x[m] + 8 * h,
+                        _mm256_mul_ps(_mm256_set1_ps(a.d), _mm256_cvtepi32_ps(whole)));
       }
     }
     for (int k = 0; k < QK; ++k) {
@@ -115,7 +118,8 @@ void matmul_f32_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end
       const uint8_t* tile = w.data + static_cast<size_t>(t) * bytes;
       const auto call = [&](auto multiply) {
         return [=](int64_t m) {
-          multiply(tile, w.n_cols / QK, half, x + m * ldx, ldx, y + part * 8 + m * ldy, ldy, columns);
+          multiply(tile, w.n_cols / QK, half, x + m * ldx, ldx, y + part * 8 + m * ldy, ldy,
+                   columns);
         };
       };
       split_rows(m0, m_end, call(multiply_f32<kType, 8>), call(multiply_f32<kType, 4>),
@@ -125,8 +129,8 @@ void matmul_f32_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end
 }
 
 template <GgmlType kType>
-void matmul_act_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
-                     int64_t M, float* y, int64_t ldy) {
+void matmul_act_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end,
+                     const uint8_t* act, int64_t M, float* y, int64_t ldy) {
   const size_t bytes = tile_bytes(*tile_shape(kType), w.n_cols);
   const size_t stride = act_row_bytes_of(w.n_cols);
   for (int64_t m0 = 0; m0 < M; m0 += kRowsInCache) {
@@ -163,11 +167,11 @@ void matmul_plain(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, c
   }
 }
 
-void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const float* x, int64_t ldx,
-                int64_t M, float* y, int64_t ldy) {
+void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const float* x,
+                int64_t ldx, int64_t M, float* y, int64_t ldy) {
   switch (w.type) {
-#define TANDEM_CASE(type)                                                                  \
-  case GgmlType::type:                                                                     \
+#define TANDEM_CASE(type) \
+  case GgmlType::type:    \
     return matmul_f32_form<GgmlType::type>(w, tile_begin, tile_end, x, ldx, M, y, ldy);
     TANDEM_CASE(kF32)
     TANDEM_CASE(kF16)
@@ -186,7 +190,8 @@ void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, con
     TANDEM_CASE(kIQ4_XS)
     TANDEM_CASE(kMXFP4)
 #undef TANDEM_CASE
-    default: return;  // packed_bytes refused every other type
+    default:
+      return;  // packed_bytes refused every other type
   }
 }
 

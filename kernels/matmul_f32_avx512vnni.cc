@@ -1,5 +1,6 @@
-// Matmul of exact weights with AVX-512: the reference mode (float activations, every type), and F16, BF16
-// and F32 weights with quantized activations. One output element is one chain of fma over ascending k.
+// Matmul of exact weights with AVX-512: the reference mode (float activations, every type), and
+// F16, BF16 and F32 weights with quantized activations. One output element is one chain of fma over
+// ascending k.
 #include "kernels/columns.h"
 #include "kernels/forms_avx512vnni.h"
 
@@ -67,8 +68,8 @@ TANDEM_INLINE __m512i load_int8(const int8_t* p) {
 
 // Quantized activations: as floats, then the same chain of fma.
 template <GgmlType kType, int kRows>
-void multiply_act(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, size_t act_stride, float* y,
-                  int64_t ldy, __mmask16 columns) {
+void multiply_act(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, size_t act_stride,
+                  float* y, int64_t ldy, __mmask16 columns) {
   __m512 acc[kRows];
   for (int m = 0; m < kRows; ++m) acc[m] = _mm512_setzero_ps();
   FloatBlock block;
@@ -77,11 +78,13 @@ void multiply_act(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, siz
     load_floats<kType>(tile, b, &block);
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
-      const auto& a = reinterpret_cast<const ActBlock*>(act + static_cast<size_t>(m) * act_stride)[b];
+      const auto& a =
+          reinterpret_cast<const ActBlock*>(act + static_cast<size_t>(m) * act_stride)[b];
       for (int h = 0; h < 2; ++h) {
         const __m512i coarse = _mm512_slli_epi32(load_int8(a.coarse + 16 * h), 8);
         const __m512i whole = _mm512_add_epi32(coarse, load_int8(a.fine + 16 * h));
-        _mm512_store_ps(x[m] + 16 * h, _mm512_mul_ps(_mm512_set1_ps(a.d), _mm512_cvtepi32_ps(whole)));
+        _mm512_store_ps(x[m] + 16 * h,
+                        _mm512_mul_ps(_mm512_set1_ps(a.d), _mm512_cvtepi32_ps(whole)));
       }
     }
     for (int k = 0; k < QK; ++k) {
@@ -131,8 +134,8 @@ void matmul_f32_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end
 }
 
 template <GgmlType kType>
-void matmul_act_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
-                     int64_t M, float* y, int64_t ldy) {
+void matmul_act_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end,
+                     const uint8_t* act, int64_t M, float* y, int64_t ldy) {
   const size_t bytes = tile_bytes(*tile_shape(kType), w.n_cols);
   const size_t stride = act_row_bytes_of(w.n_cols);
   const int64_t n_blocks = w.n_cols / QK;
@@ -144,8 +147,8 @@ void matmul_act_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end
       const __mmask16 columns = valid_columns(w.n_rows, t);
       const auto call = [&](auto multiply) {
         return [=](int64_t m) {
-          multiply(tile, n_blocks, act + static_cast<size_t>(m) * stride, stride, out + m * ldy, ldy,
-                   columns);
+          multiply(tile, n_blocks, act + static_cast<size_t>(m) * stride, stride, out + m * ldy,
+                   ldy, columns);
         };
       };
       split_rows(m0, m_end, call(multiply_act<kType, 8>), call(multiply_act<kType, 4>),
@@ -170,11 +173,11 @@ void matmul_plain(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, c
   }
 }
 
-void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const float* x, int64_t ldx,
-                int64_t M, float* y, int64_t ldy) {
+void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const float* x,
+                int64_t ldx, int64_t M, float* y, int64_t ldy) {
   switch (w.type) {
-#define TANDEM_CASE(type)                                                                  \
-  case GgmlType::type:                                                                     \
+#define TANDEM_CASE(type) \
+  case GgmlType::type:    \
     return matmul_f32_form<GgmlType::type>(w, tile_begin, tile_end, x, ldx, M, y, ldy);
     TANDEM_CASE(kF32)
     TANDEM_CASE(kF16)
@@ -193,7 +196,8 @@ void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, con
     TANDEM_CASE(kIQ4_XS)
     TANDEM_CASE(kMXFP4)
 #undef TANDEM_CASE
-    default: return;  // packed_bytes refused every other type
+    default:
+      return;  // packed_bytes refused every other type
   }
 }
 

@@ -1,5 +1,5 @@
-// Reference of packing and matmul: the packed form is the file's own rows; sums are in double precision,
-// eight interleaved partial sums in a fixed tree.
+// Reference of packing and matmul: the packed form is the file's own rows; sums are in double
+// precision, eight interleaved partial sums in a fixed tree.
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 namespace tandem::ref {
 namespace {
 
-constexpr int kLanes = 8;    // partial sums: value k goes to lane k % 8
+constexpr int kLanes = 8;       // partial sums: value k goes to lane k % 8
 constexpr int kRowsAtOnce = 8;  // activation rows that share one dequantized block
 constexpr int kChunk = QK_K;    // values dequantized at once; a multiple of every block size
 
@@ -118,8 +118,8 @@ size_t packed_bytes(GgmlType type, int64_t n_rows, int64_t n_cols) {
   return static_cast<size_t>(n_tiles * kTileRows) * row_bytes(*t, n_cols);
 }
 
-void pack_tiles(GgmlType type, const uint8_t* rows, int64_t n_rows, int64_t n_cols, int64_t tile_begin,
-                int64_t tile_end, uint8_t* dst) {
+void pack_tiles(GgmlType type, const uint8_t* rows, int64_t n_rows, int64_t n_cols,
+                int64_t tile_begin, int64_t tile_end, uint8_t* dst) {
   const size_t bytes = row_bytes(*quant_traits(static_cast<uint32_t>(type)), n_cols);
   const size_t begin = static_cast<size_t>(tile_begin * kTileRows) * bytes;
   const size_t have = static_cast<size_t>(min64(tile_end * kTileRows, n_rows)) * bytes;
@@ -143,13 +143,13 @@ void quantize_act(const float* x, int64_t n_cols, uint8_t* act) {
   }
 }
 
-void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act, int64_t M,
-            float* y, int64_t ldy) {
+void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
+            int64_t M, float* y, int64_t ldy) {
   matmul_any(w, tile_begin, tile_end, {act, nullptr, 0}, M, y, ldy);
 }
 
-void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const float* x, int64_t ldx,
-                int64_t M, float* y, int64_t ldy) {
+void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const float* x,
+                int64_t ldx, int64_t M, float* y, int64_t ldy) {
   matmul_any(w, tile_begin, tile_end, {nullptr, x, ldx}, M, y, ldy);
 }
 

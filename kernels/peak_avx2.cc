@@ -1,5 +1,5 @@
-// What AVX2 reaches on this machine: int8 dot products in registers (maddubs, and its widening every eighth
-// time as the matmul does), and plain reading.
+// What AVX2 reaches on this machine: int8 dot products in registers (maddubs, and its widening
+// every eighth time as the matmul does), and plain reading.
 #include <immintrin.h>
 
 #include "kernels/columns.h"

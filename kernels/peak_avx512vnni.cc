@@ -32,7 +32,8 @@ uint64_t peak_read(const uint8_t* data, size_t bytes) {
     }
   }
   for (; at < bytes; at += 64) acc[0] = _mm512_xor_si512(acc[0], _mm512_load_si512(data + at));
-  const __m512i all = _mm512_xor_si512(_mm512_xor_si512(acc[0], acc[1]), _mm512_xor_si512(acc[2], acc[3]));
+  const __m512i all =
+      _mm512_xor_si512(_mm512_xor_si512(acc[0], acc[1]), _mm512_xor_si512(acc[2], acc[3]));
   return static_cast<uint64_t>(_mm512_reduce_add_epi64(all));
 }
 

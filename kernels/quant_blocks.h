@@ -1,6 +1,6 @@
 // Block layouts of the GGUF quantization types, byte for byte as they stand in a model file
-// (little-endian, packed, no alignment promised: readers copy a block out with memcpy or read bytes).
-// `half` fields are IEEE binary16 bits.
+// (little-endian, packed, no alignment promised: readers copy a block out with memcpy or read
+// bytes). `half` fields are IEEE binary16 bits.
 #pragma once
 
 #include <stdint.h>

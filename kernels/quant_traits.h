@@ -1,5 +1,5 @@
-// One row per GGUF tensor type: name, block length, block bytes, dequantizer. Numbers are those of the
-// GGUF file format (ggml type ids).
+// One row per GGUF tensor type: name, block length, block bytes, dequantizer. Numbers are those of
+// the GGUF file format (ggml type ids).
 #pragma once
 
 #include <stddef.h>
@@ -8,18 +8,38 @@
 namespace tandem {
 
 enum class GgmlType : uint32_t {
-  kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ8_1 = 9,
-  kQ2_K = 10, kQ3_K = 11, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14, kQ8_K = 15,
-  kIQ4_NL = 20, kIQ4_XS = 23, kI8 = 24, kI16 = 25, kI32 = 26, kI64 = 27, kF64 = 28,
-  kBF16 = 30, kMXFP4 = 39,
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ8_1 = 9,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kQ8_K = 15,
+  kIQ4_NL = 20,
+  kIQ4_XS = 23,
+  kI8 = 24,
+  kI16 = 25,
+  kI32 = 26,
+  kI64 = 27,
+  kF64 = 28,
+  kBF16 = 30,
+  kMXFP4 = 39,
 };
 
 struct QuantTraits {
   GgmlType type;
-  const char* name;      // "Q4_K"
-  int block_size;        // values a block
+  const char* name;  // "Q4_K"
+  int block_size;    // values a block
   int block_bytes;
-  // n values (multiple of block_size) to floats. The definition of the format. nullptr: not a weight type.
+  // n values (multiple of block_size) to floats. The definition of the format. nullptr: not a
+  // weight type.
   void (*dequantize_row)(const uint8_t* blocks, int64_t n, float* out);
   // Floats to blocks, round to nearest; nullptr where only reading is served.
   void (*quantize_row)(const float* x, int64_t n, uint8_t* blocks);

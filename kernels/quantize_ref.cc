@@ -1,5 +1,5 @@
-// Scalar quantizers, each value to the nearest level: for tests, tools and the random model. Scales are
-// rounded to half first, so that the levels searched are the levels stored.
+// Scalar quantizers, each value to the nearest level: for tests, tools and the random model. Scales
+// are rounded to half first, so that the levels searched are the levels stored.
 #include <math.h>
 #include <string.h>
 
@@ -47,7 +47,8 @@ void quantize_row_bf16(const float* x, int64_t n, uint8_t* blocks) {
 void quantize_row_q4_0(const float* x, int64_t n, uint8_t* blocks) {
   for (int64_t i = 0; i < n / QK; ++i, x += QK, blocks += sizeof(block_q4_0)) {
     block_q4_0 b;
-    b.d = float_to_half(extreme(x) / -8.0f);  // the extreme value gets the level -8, which has no +8
+    b.d =
+        float_to_half(extreme(x) / -8.0f);  // the extreme value gets the level -8, which has no +8
     const float id = inverse(half_to_float(b.d));
     for (int j = 0; j < 16; ++j) {
       const int low = nearest(x[j] * id + 8.0f, 0, 15);

@@ -37,7 +37,8 @@ uint32_t next_random(uint32_t* state) {  // xorshift32 (Marsaglia 2003)
 // Near normal, deviation 0.05: a sum of four uniform numbers.
 float small_random(uint32_t* state) {
   float sum = 0;
-  for (int i = 0; i < 4; ++i) sum += static_cast<float>(next_random(state) >> 8) / 16777216.0f - 0.5f;
+  for (int i = 0; i < 4; ++i)
+    sum += static_cast<float>(next_random(state) >> 8) / 16777216.0f - 0.5f;
   return sum * 0.0866f;
 }
 
@@ -52,12 +53,14 @@ void fill_random_blocks(const QuantTraits& t, int64_t n_blocks, uint32_t seed, u
       t.quantize_row(&value, 1, blocks);
       continue;
     }
-    for (int j = 0; j < t.block_bytes; ++j) blocks[j] = static_cast<uint8_t>(next_random(&state) >> 11);
+    for (int j = 0; j < t.block_bytes; ++j)
+      blocks[j] = static_cast<uint8_t>(next_random(&state) >> 11);
     for (int offset : f->halfs) {
       const uint16_t half = float_to_half(small_random(&state));
       if (offset >= 0) memcpy(blocks + offset, &half, sizeof half);
     }
-    if (t.type == GgmlType::kMXFP4) blocks[0] = static_cast<uint8_t>(110 + next_random(&state) % 20);
+    if (t.type == GgmlType::kMXFP4)
+      blocks[0] = static_cast<uint8_t>(110 + next_random(&state) % 20);
   }
 }
 

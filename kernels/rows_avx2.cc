@@ -1,12 +1,15 @@
 // rows_body.h for this column.
-#include "kernels/simd_avx2.h"
-
+// clang-format off
+#include "kernels/simd_avx2.h"  // first: the body is written in its words
 #include "kernels/columns.h"
 #include "kernels/rows_body.h"
+// clang-format on
 
 namespace tandem::avx2 {
 
-void quantize_act(const float* x, int64_t n_cols, uint8_t* act) { rows::quantize_act(x, n_cols, act); }
+void quantize_act(const float* x, int64_t n_cols, uint8_t* act) {
+  rows::quantize_act(x, n_cols, act);
+}
 
 void rms_norm(const float* x, const float* weight, float eps, int64_t n, float* out) {
   rows::rms_norm(x, weight, eps, n, out);

@@ -1,6 +1,6 @@
-// Ops on rows of floats and quantizing of activations, once for all vector columns: rows_<isa>.cc includes
-// its simd_<isa>.h, then this. Tails are masked, so every length is served by one path. Signatures and
-// meaning: kernel_table.h.
+// Ops on rows of floats and quantizing of activations, once for all vector columns: rows_<isa>.cc
+// includes its simd_<isa>.h, then this. Tails are masked, so every length is served by one path.
+// Signatures and meaning: kernel_table.h.
 #pragma once
 
 #include <math.h>
@@ -57,7 +57,8 @@ void rope_halves(float* x, int half, const float* cos_sin) {
 void rope_adjacent(float* x, int rope_dim, const float* cos_sin) {
   for (int i = 0; i < rope_dim; i += kLanes) {
     const int n = rope_dim - i;
-    const Vec turned = simd::turn_pairs(simd::load_first(x + i, n), simd::load_first(cos_sin + i, n));
+    const Vec turned =
+        simd::turn_pairs(simd::load_first(x + i, n), simd::load_first(cos_sin + i, n));
     simd::store_first(x + i, n, turned);
   }
 }

@@ -19,7 +19,8 @@ void rope(float* x, int n_heads, int head_dim, int rope_dim, const float* cos_si
   for (int h = 0; h < n_heads; ++h, x += head_dim) {
     for (int i = 0; i < half; ++i) {
       const int first = neox ? i : 2 * i, second = neox ? i + half : 2 * i + 1;
-      const double c = static_cast<double>(cos_sin[2 * i]), s = static_cast<double>(cos_sin[2 * i + 1]);
+      const double c = static_cast<double>(cos_sin[2 * i]),
+                   s = static_cast<double>(cos_sin[2 * i + 1]);
       const double a = static_cast<double>(x[first]), b = static_cast<double>(x[second]);
       x[first] = static_cast<float>(a * c - b * s);
       x[second] = static_cast<float>(a * s + b * c);

@@ -16,7 +16,8 @@ constexpr int kN = 20, kK = 512, kM = 5;        // one tile and a partial one; t
 
 double d(float f) { return static_cast<double>(f); }
 
-// Hands out the caller's workspace; sizes below are fixed, and their sum lies well under kSelfCheckBytes.
+// Hands out the caller's workspace; sizes below are fixed, and their sum lies well under
+// kSelfCheckBytes.
 struct Workspace {
   uint8_t* next;
   uint8_t* bytes(size_t n) {
@@ -67,13 +68,15 @@ void magnitudes_of(const QuantTraits& t, const uint8_t* rows, Workspace ws, floa
   for (int i = 0; i < kN * kK; ++i) out[i] += 2 * fabsf(mins[i]);
 }
 
-PackedMatrix pack(const KernelTable& table, const QuantTraits& t, const uint8_t* rows, Workspace* ws) {
+PackedMatrix pack(const KernelTable& table, const QuantTraits& t, const uint8_t* rows,
+                  Workspace* ws) {
   uint8_t* packed = ws->bytes(table.packed_bytes(t.type, kN, kK));
   table.pack_tiles(t.type, rows, kN, kK, 0, (kN + kTileRows - 1) / kTileRows, packed);
   return {t.type, kN, kK, packed};
 }
 
-void check_matmul(const KernelTable& table, const QuantTraits& t, Workspace ws, SelfCheckResult* result) {
+void check_matmul(const KernelTable& table, const QuantTraits& t, Workspace ws,
+                  SelfCheckResult* result) {
   const KernelTable& ref = kernel_table_ref();
   const int64_t n_blocks = kN * kK / t.block_size;
   uint8_t* rows = ws.bytes(static_cast<size_t>(n_blocks * t.block_bytes));
@@ -84,15 +87,16 @@ void check_matmul(const KernelTable& table, const QuantTraits& t, Workspace ws, 
   random_floats(kM * kK, 1.0f, 18, x);
   const size_t stride = table.act_row_bytes(kK);
   uint8_t* act = ws.bytes(kM * stride);
-  for (int m = 0; m < kM; ++m) table.quantize_act(x + m * kK, kK, act + static_cast<size_t>(m) * stride);
+  for (int m = 0; m < kM; ++m)
+    table.quantize_act(x + m * kK, kK, act + static_cast<size_t>(m) * stride);
   float* got = ws.floats(kM * kN);
   float* want = ws.floats(kM * kN);
   const PackedMatrix w = pack(table, t, rows, &ws), w_ref = pack(ref, t, rows, &ws);
   table.matmul(w, 0, 2, act, kM, got, kN);
   ref.matmul(w_ref, 0, 2, act, kM, want, kN);
   Worst worst(result, "matmul", t.name);
-  // Two roundings a scale (conversion, addition; a block has at most four scales and minimums) and four a
-  // product; weights that are floats round at each value.
+  // Two roundings a scale (conversion, addition; a block has at most four scales and minimums) and
+  // four a product; weights that are floats round at each value.
   const double roundings = (t.block_size == 1 ? kK : 8 * kK / QK) + 4;
   for (int i = 0; i < kM * kN; ++i) {
     const int m = i / kN, n = i % kN;
@@ -198,8 +202,8 @@ void check_attention(const KernelTable& table, KvType type, Workspace ws, SelfCh
   table.attention(p, 0, 0, kTokens, ws.bytes(table.attention_scratch_bytes(p, kTokens)));
   p.out = want;
   ref.attention(p, 0, 0, kTokens, ws.bytes(ref.attention_scratch_bytes(p, kTokens)));
-  // A score's chain of fma, twice through exp, and the sums over keys, relative to the largest value.
-  // No |q·k| of these 64 values (all below 3.5) exceeds 800, no |v| 3.5.
+  // A score's chain of fma, twice through exp, and the sums over keys, relative to the largest
+  // value. No |q·k| of these 64 values (all below 3.5) exceeds 800, no |v| 3.5.
   const double score_error = 800 * 0.125 * (kDim + 3) * kEps;
   Worst worst(result, "attention", type == KvType::kF16 ? "f16" : "q8_0");
   for (int i = 0; i < kTokens * kHeads * kDim; ++i) {
@@ -209,7 +213,8 @@ void check_attention(const KernelTable& table, KvType type, Workspace ws, SelfCh
 
 }  // namespace
 
-int self_check(const KernelTable& table, uint8_t* workspace, SelfCheckResult results[kSelfCheckOps]) {
+int self_check(const KernelTable& table, uint8_t* workspace,
+               SelfCheckResult results[kSelfCheckOps]) {
   const Workspace ws = {workspace};
   int n = 0;
   for (const TileShape& shape : kTileShapes) {

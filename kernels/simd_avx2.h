@@ -1,4 +1,5 @@
-// The vector words that rows_body.h and attention_body.h are written in, for AVX2. Internal linkage.
+// The vector words that rows_body.h and attention_body.h are written in, for AVX2. Internal
+// linkage.
 #pragma once
 
 #include <immintrin.h>
@@ -10,7 +11,8 @@ namespace simd {
 
 #define TANDEM_SIMD static inline __attribute__((always_inline))
 
-constexpr int kWide = 2;  // vectors a row of accumulators may take: four rows of them fit the registers
+constexpr int kWide =
+    2;  // vectors a row of accumulators may take: four rows of them fit the registers
 constexpr int kLanes = 8;
 using Vec = __m256;
 
@@ -48,7 +50,8 @@ TANDEM_SIMD float largest(Vec a) {
   s = _mm_max_ps(s, _mm_movehl_ps(s, s));
   return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
-// p * 2^n for integral n in -250..250: in two factors, so that results may be subnormal or infinite.
+// p * 2^n for integral n in -250..250: in two factors, so that results may be subnormal or
+// infinite.
 TANDEM_SIMD Vec scale_by_power(Vec p, Vec n) {
   const __m256i bias = _mm256_set1_epi32(127);
   const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
@@ -77,7 +80,8 @@ TANDEM_SIMD Vec load_int8(const uint8_t* p) {
 // Even and odd values of the first n pairs at p.
 TANDEM_SIMD void load_pairs(const float* p, int64_t n, Vec* even, Vec* odd) {
   const Vec low = load_first(p, 2 * n), high = n > 4 ? load_first(p + 8, 2 * n - 8) : zero();
-  const Vec a = _mm256_permute2f128_ps(low, high, 0x20), b = _mm256_permute2f128_ps(low, high, 0x31);
+  const Vec a = _mm256_permute2f128_ps(low, high, 0x20),
+            b = _mm256_permute2f128_ps(low, high, 0x31);
   *even = _mm256_shuffle_ps(a, b, 0x88);
   *odd = _mm256_shuffle_ps(a, b, 0xdd);
 }

@@ -1,4 +1,5 @@
-// The vector words that rows_body.h and attention_body.h are written in, for AVX-512. Internal linkage.
+// The vector words that rows_body.h and attention_body.h are written in, for AVX-512. Internal
+// linkage.
 #pragma once
 
 #include <immintrin.h>
@@ -10,7 +11,8 @@ namespace simd {
 
 #define TANDEM_SIMD static inline __attribute__((always_inline))
 
-constexpr int kWide = 4;  // vectors a row of accumulators may take: four rows of them fit the registers
+constexpr int kWide =
+    4;  // vectors a row of accumulators may take: four rows of them fit the registers
 constexpr int kLanes = 16;
 using Vec = __m512;
 

@@ -1,13 +1,14 @@
-// exp and tanh in the words of a simd_<isa>.h, which is included before this file. Internal linkage.
+// exp and tanh in the words of a simd_<isa>.h, which is included before this file. Internal
+// linkage.
 #pragma once
 
 namespace tandem {
 namespace {
 namespace simd {
 
-// e^x, relative error below 2^-22 over the normal range (tests/kernels/rows_test.cc holds it to that);
-// exp(0) is exactly 1; below -104 it is 0, above 88.73 infinity; NaN stays NaN. Range reduction by ln 2 in
-// two parts and the polynomial of Cephes' expf.
+// e^x, relative error below 2^-22 over the normal range (tests/kernels/rows_test.cc holds it to
+// that); exp(0) is exactly 1; below -104 it is 0, above 88.73 infinity; NaN stays NaN. Range
+// reduction by ln 2 in two parts and the polynomial of Cephes' expf.
 TANDEM_SIMD Vec exp(Vec x) {
   x = min(splat(100.0f), max(splat(-104.0f), x));
   const Vec n = round(mul(x, splat(1.44269504f)));

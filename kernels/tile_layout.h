@@ -1,7 +1,8 @@
-// The packed form that the SIMD columns share: tiles of 16 rows, so that a 16-lane vector holds one value
-// of 16 output features. A tile is a run of groups; a group is a header and `group` blocks of 32 k-values.
-// DESIGN
-// - Lossless and about as small as the file: scales stay half precision, super-block scales stay bytes.
+// The packed form that the SIMD columns share: tiles of 16 rows, so that a 16-lane vector holds one
+// value of 16 output features. A tile is a run of groups; a group is a header and `group` blocks of
+// 32 k-values. DESIGN
+// - Lossless and about as small as the file: scales stay half precision, super-block scales stay
+// bytes.
 // - Quants are unsigned; `offset` is subtracted in integers, through the sums in ActBlock.
 // - Dword r of vector j holds row r, k = 4j..4j+3: the operand of a 4-way byte dot product.
 //   4-bit: vector i (0..3) low nibbles are vector i, high nibbles vector i + 4 (as in GGUF's Q4_0).
@@ -20,7 +21,8 @@ enum class TileScale : uint8_t {
   kHalf,       // header: half d[group][16]
   kHalfMin,    // header: half d[16], half m[16]; value = d*q + m
   kFloat,      // header: float d[16]
-  kSuper,      // header: half d[16], half dmin[16], int8 scales[8][n_scales][16], uint8 mins[8][n_mins][16]
+  kSuper,      // header: half d[16], half dmin[16], int8 scales[8][n_scales][16], uint8
+               // mins[8][n_mins][16]
   kPlainHalf,  // no blocks: half [k][16]
   kPlainBf16,  // bfloat16 [k][16]
   kPlainFloat  // float [k][16]
@@ -81,12 +83,12 @@ static constexpr size_t tile_bytes(const TileShape& s, int64_t n_cols) {
   return static_cast<size_t>(n_groups) * static_cast<size_t>(group_bytes(s));
 }
 
-// The tiled form's own packing, in baseline code: the `packed_bytes`, `pack_tiles` and `packed_row` of
-// every column that computes on tiles.
+// The tiled form's own packing, in baseline code: the `packed_bytes`, `pack_tiles` and `packed_row`
+// of every column that computes on tiles.
 namespace tiled {
 size_t packed_bytes(GgmlType type, int64_t n_rows, int64_t n_cols);
-void pack_tiles(GgmlType type, const uint8_t* rows, int64_t n_rows, int64_t n_cols, int64_t tile_begin,
-                int64_t tile_end, uint8_t* dst);
+void pack_tiles(GgmlType type, const uint8_t* rows, int64_t n_rows, int64_t n_cols,
+                int64_t tile_begin, int64_t tile_end, uint8_t* dst);
 void packed_row(const PackedMatrix& w, int64_t row, float* out);
 }  // namespace tiled
 

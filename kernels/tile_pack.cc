@@ -1,4 +1,5 @@
-// Packing GGUF rows into tiles and reading one row back. Baseline scalar code: it runs once a model.
+// Packing GGUF rows into tiles and reading one row back. Baseline scalar code: it runs once a
+// model.
 #include <string.h>
 
 #include "kernels/quant_rows.h"
@@ -9,9 +10,9 @@ namespace {
 
 // One row's share of a group, between the file's form and the tile's.
 struct RowGroup {
-  uint16_t d[8];        // half; [0] alone where the group shares one
-  uint16_t m;           // half minimum, or dmin
-  float d_float;        // kFloat
+  uint16_t d[8];         // half; [0] alone where the group shares one
+  uint16_t m;            // half minimum, or dmin
+  float d_float;         // kFloat
   uint8_t scales[8][2];  // int8 bits
   uint8_t mins[8][2];
   uint8_t q[8][32];  // unsigned quants
@@ -103,7 +104,8 @@ void read_q3_k(const uint8_t* src, RowGroup* g) {
     const int half = j / 128, plane = j % 128 / 32;
     const int low = (x.qs[32 * half + j % 32] >> (2 * plane)) & 3;
     const int high = (x.hmask[j % 32] >> (4 * half + plane)) & 1;
-    g->q[j / 32][j % 32] = static_cast<uint8_t>(low | (high << 2));  // offset 4: a set bit means + 4
+    g->q[j / 32][j % 32] =
+        static_cast<uint8_t>(low | (high << 2));  // offset 4: a set bit means + 4
     g->scales[j / 32][j % 32 / 16] = static_cast<uint8_t>(scale_k3(x.scales, j / 16));
   }
 }
@@ -160,13 +162,20 @@ void read_iq4_xs(const uint8_t* src, RowGroup* g) {
 void read_group(const TileShape& s, const uint8_t* src, int n_blocks, RowGroup* g) {
   memset(g, 0, sizeof *g);
   switch (s.type) {
-    case GgmlType::kQ2_K: return read_q2_k(src, g);
-    case GgmlType::kQ3_K: return read_q3_k(src, g);
-    case GgmlType::kQ4_K: return read_q4_k(src, g);
-    case GgmlType::kQ5_K: return read_q5_k(src, g);
-    case GgmlType::kQ6_K: return read_q6_k(src, g);
-    case GgmlType::kIQ4_XS: return read_iq4_xs(src, g);
-    default: break;
+    case GgmlType::kQ2_K:
+      return read_q2_k(src, g);
+    case GgmlType::kQ3_K:
+      return read_q3_k(src, g);
+    case GgmlType::kQ4_K:
+      return read_q4_k(src, g);
+    case GgmlType::kQ5_K:
+      return read_q5_k(src, g);
+    case GgmlType::kQ6_K:
+      return read_q6_k(src, g);
+    case GgmlType::kIQ4_XS:
+      return read_iq4_xs(src, g);
+    default:
+      break;
   }
   const int bytes = quant_traits(static_cast<uint32_t>(s.type))->block_bytes;
   for (int b = 0; b < n_blocks; ++b) read_simple(s.type, src + b * bytes, b, g);
@@ -199,7 +208,8 @@ uint8_t read_quant(const TileShape& s, int row, int k, const uint8_t* block) {
   const int low = (block[64 * (j % 4) + at] >> (j < 4 ? 0 : 4)) & 15;
   const uint8_t* high = block + 256 + at;
   if (s.bits == 5) return static_cast<uint8_t>(low | (((high[0] >> j) & 1) << 4));
-  if (s.bits == 6) return static_cast<uint8_t>(low | (((high[64 * (j / 4)] >> (2 * (j % 4))) & 3) << 4));
+  if (s.bits == 6)
+    return static_cast<uint8_t>(low | (((high[64 * (j / 4)] >> (2 * (j % 4))) & 3) << 4));
   return static_cast<uint8_t>(low);
 }
 
@@ -222,8 +232,11 @@ void write_header(const TileShape& s, int row, const RowGroup& g, uint8_t* heade
     case TileScale::kHalf:
       for (int b = 0; b < s.group; ++b) put_half(header, b * kTileRows + row, g.d[b]);
       return;
-    case TileScale::kFloat: memcpy(header + 4 * row, &g.d_float, 4); return;
-    default: break;
+    case TileScale::kFloat:
+      memcpy(header + 4 * row, &g.d_float, 4);
+      return;
+    default:
+      break;
   }
   put_half(header, row, g.d[0]);
   put_half(header, kTileRows + row, g.m);
@@ -237,9 +250,9 @@ void write_header(const TileShape& s, int row, const RowGroup& g, uint8_t* heade
 // Block b of a row of the group at `group` as floats.
 void dequantize_block(const TileShape& s, const uint8_t* group, int row, int b, float* out) {
   const uint8_t* block = group + header_bytes(s) + b * block_bytes(s);
-  const int8_t* table = s.type == GgmlType::kMXFP4                                      ? kMxfp4Values
+  const int8_t* table = s.type == GgmlType::kMXFP4                                   ? kMxfp4Values
                         : s.type == GgmlType::kIQ4_NL || s.type == GgmlType::kIQ4_XS ? kIq4Values
-                                                                                       : nullptr;
+                                                                                     : nullptr;
   for (int k = 0; k < 32; ++k) {
     const uint8_t q = read_quant(s, row, k, block);
     const int level = table ? table[q] : q - s.offset;
@@ -255,7 +268,8 @@ void dequantize_block(const TileShape& s, const uint8_t* group, int row, int b, 
     if (s.scale == TileScale::kSuper) {
       const int i = s.n_scales == 2 ? k / 16 : 0;
       scale *= static_cast<float>(static_cast<int8_t>(group[scale_at(s, b, i) + row]));
-      min = s.n_mins ? -min * static_cast<float>(group[min_at(s, b, s.n_mins == 2 ? i : 0) + row]) : 0;
+      min = s.n_mins ? -min * static_cast<float>(group[min_at(s, b, s.n_mins == 2 ? i : 0) + row])
+                     : 0;
     }
     out[k] = scale * static_cast<float>(level) + min;
   }
@@ -301,8 +315,8 @@ size_t packed_bytes(GgmlType type, int64_t n_rows, int64_t n_cols) {
   return static_cast<size_t>((n_rows + kTileRows - 1) / kTileRows) * tile_bytes(*s, n_cols);
 }
 
-void pack_tiles(GgmlType type, const uint8_t* rows, int64_t n_rows, int64_t n_cols, int64_t tile_begin,
-                int64_t tile_end, uint8_t* dst) {
+void pack_tiles(GgmlType type, const uint8_t* rows, int64_t n_rows, int64_t n_cols,
+                int64_t tile_begin, int64_t tile_end, uint8_t* dst) {
   const TileShape& s = *tile_shape(type);
   const size_t bytes = tile_bytes(s, n_cols);
   for (int64_t t = tile_begin; t < tile_end; ++t) {

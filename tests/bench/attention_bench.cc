@@ -1,5 +1,6 @@
-// Attention of a 512-token prefill and of one decode step behind 512 tokens, SmolLM2 and gemma-3-270m shapes:
-// milliseconds a layer, and GFLOPS of the products. The result is checked first.
+// Attention of a 512-token prefill and of one decode step behind 512 tokens, SmolLM2 and
+// gemma-3-270m shapes: milliseconds a layer, and GFLOPS of the products. The result is checked
+// first.
 //   attention_bench [column [threads]]
 #include <cmath>
 #include <cstdio>
@@ -25,11 +26,12 @@ void check(const KernelTable& t, AttentionParams p, const std::vector<float>& ou
   p.out = want.data();
   AlignedBytes scratch(kernel_table_ref().attention_scratch_bytes(p, p.n_tokens));
   const int last = p.n_tokens - 1;
-  for (int h = 0; h < p.layout.n_kv_heads; ++h) kernel_table_ref().attention(p, h, last, last + 1, scratch.data());
+  for (int h = 0; h < p.layout.n_kv_heads; ++h)
+    kernel_table_ref().attention(p, h, last, last + 1, scratch.data());
   for (int64_t i = last * p.out_stride; i < (last + 1) * p.out_stride; ++i) {
     if (std::abs(out[i] - want[i]) < 1e-4f) continue;
-    std::fprintf(stderr, "%s: attention output %ld is %g, reference %g\n", t.isa, static_cast<long>(i),
-                 static_cast<double>(out[i]), static_cast<double>(want[i]));
+    std::fprintf(stderr, "%s: attention output %ld is %g, reference %g\n", t.isa,
+                 static_cast<long>(i), static_cast<double>(out[i]), static_cast<double>(want[i]));
     std::exit(1);
   }
 }
@@ -76,8 +78,8 @@ void run(const BenchSetup& s, const Shape& shape, int first_pos, int n_tokens) {
   check(t, p, out);
   const double pairs = static_cast<double>(n_tokens) * (first_pos + 0.5 * (n_tokens + 1));
   const double flops = 4.0 * pairs * shape.n_heads * shape.head_dim;
-  std::printf("%-20s %4d tokens behind %4d: %8.3f ms, %6.1f GFLOPS\n", shape.name, n_tokens, first_pos,
-              1e3 * seconds, flops / seconds / 1e9);
+  std::printf("%-20s %4d tokens behind %4d: %8.3f ms, %6.1f GFLOPS\n", shape.name, n_tokens,
+              first_pos, 1e3 * seconds, flops / seconds / 1e9);
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ BenchSetup bench_setup(int argc, char** argv) {
   s.table = tested_column();
   s.n_threads = argc > 2 ? std::atoi(argv[2]) : 1;
   if (!s.table || s.n_threads < 1) {
-    std::fprintf(stderr, "usage: %s [column [threads]]; the column must run on this CPU\n", argv[0]);
+    std::fprintf(stderr, "usage: %s [column [threads]]; the column must run on this CPU\n",
+                 argv[0]);
     std::exit(2);
   }
   std::vector<int32_t> sinks(static_cast<size_t>(s.n_threads) * 16);
@@ -34,16 +35,17 @@ BenchSetup bench_setup(int argc, char** argv) {
   for (size_t i = 0; i < kBytes * static_cast<size_t>(s.n_threads); i += 4096) memory.data()[i] = 1;
   std::vector<uint64_t> sums(static_cast<size_t>(s.n_threads) * 8);
   const double reading = bench_seconds(s.n_threads, 0.3, [&](int i) {
-    sums[static_cast<size_t>(i) * 8] = s.table->peak_read(memory.data() + kBytes * static_cast<size_t>(i), kBytes);
+    sums[static_cast<size_t>(i) * 8] =
+        s.table->peak_read(memory.data() + kBytes * static_cast<size_t>(i), kBytes);
   });
   s.read_bytes_per_s = static_cast<double>(kBytes) * s.n_threads / reading;
-  std::printf("column %s, %d threads: int8 peak %.0f GOPS, read bandwidth %.1f GB/s\n", s.table->isa,
-              s.n_threads, s.int8_ops_per_s / 1e9, s.read_bytes_per_s / 1e9);
+  std::printf("column %s, %d threads: int8 peak %.0f GOPS, read bandwidth %.1f GB/s\n",
+              s.table->isa, s.n_threads, s.int8_ops_per_s / 1e9, s.read_bytes_per_s / 1e9);
   return s;
 }
 
-// The processor time of the slowest thread, not the clock: a neighbour that takes turns on a core then
-// costs a run its caches, but not its figure.
+// The processor time of the slowest thread, not the clock: a neighbour that takes turns on a core
+// then costs a run its caches, but not its figure.
 double bench_seconds(int n_threads, double min_seconds, const std::function<void(int)>& work) {
   const auto cpu_seconds = [] {
     timespec t;
@@ -73,7 +75,8 @@ double bench_seconds(int n_threads, double min_seconds, const std::function<void
   for (int i = 1; i < n_threads; ++i) threads.emplace_back(body, i);
   body(0);
   for (std::thread& t : threads) t.join();
-  std::nth_element(rounds.begin(), rounds.begin() + static_cast<long>(rounds.size() / 2), rounds.end());
+  std::nth_element(rounds.begin(), rounds.begin() + static_cast<long>(rounds.size() / 2),
+                   rounds.end());
   return rounds[rounds.size() / 2];
 }
 

@@ -1,4 +1,5 @@
-// What the op benchmarks share: the column and threads asked for, and medians of timed runs on all threads.
+// What the op benchmarks share: the column and threads asked for, and medians of timed runs on all
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ struct BenchSetup {
 // argv: [column [threads]]; the default is the best column and one thread. Exits on bad arguments.
 BenchSetup bench_setup(int argc, char** argv);
 
-// Median processor seconds of the slowest thread of a round in which every thread i runs work(i); at least `min_seconds` in all.
+// Median processor seconds of the slowest thread of a round in which every thread i runs work(i);
+// at least `min_seconds` in all.
 double bench_seconds(int n_threads, double min_seconds, const std::function<void(int)>& work);
 
 }  // namespace tandem

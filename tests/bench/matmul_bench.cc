@@ -1,6 +1,7 @@
-// Matmul of every weight type: decode (M = 1, weights from memory) as GB/s and share of the measured read
-// bandwidth, prefill (M = 512) as GOPS and share of the measured int8 peak (a multiply-add of the model counts
-// two operations, and takes two dot products: one for each plane of the activations). Checked first.
+// Matmul of every weight type: decode (M = 1, weights from memory) as GB/s and share of the
+// measured read bandwidth, prefill (M = 512) as GOPS and share of the measured int8 peak (a
+// multiply-add of the model counts two operations, and takes two dot products: one for each plane
+// of the activations). Checked first.
 //   matmul_bench [column [threads [type]]]
 #include <algorithm>
 #include <cmath>
@@ -45,7 +46,8 @@ Problem make_problem(const KernelTable& t, const char* type, int64_t N, int64_t 
   const std::vector<float> x = random_floats(static_cast<size_t>(M * K), 1.0f, 4);
   p.act = std::make_unique<AlignedBytes>(t.act_row_bytes(K) * static_cast<size_t>(M));
   for (int64_t m = 0; m < M; ++m) {
-    t.quantize_act(x.data() + m * K, K, p.act->data() + static_cast<size_t>(m) * t.act_row_bytes(K));
+    t.quantize_act(x.data() + m * K, K,
+                   p.act->data() + static_cast<size_t>(m) * t.act_row_bytes(K));
   }
   p.y.assign(static_cast<size_t>(M * N), 0.0f);
   return p;
@@ -54,7 +56,8 @@ Problem make_problem(const KernelTable& t, const char* type, int64_t N, int64_t 
 double run(const KernelTable& t, Problem* p, int n_threads, double seconds) {
   const int64_t tiles = tiles_of(*p), N = p->w.n_rows;
   return bench_seconds(n_threads, seconds, [&](int i) {
-    t.matmul(p->w, tiles * i / n_threads, tiles * (i + 1) / n_threads, p->act->data(), p->M, p->y.data(), N);
+    t.matmul(p->w, tiles * i / n_threads, tiles * (i + 1) / n_threads, p->act->data(), p->M,
+             p->y.data(), N);
   });
 }
 
@@ -69,7 +72,8 @@ void check(const Problem& p, const KernelTable& t) {
   ref.matmul(w, 0, p.source.n_rows / kTileRows, p.act->data(), 1, want.data(), p.source.n_rows);
   for (int64_t n = 0; n < p.source.n_rows; ++n) {
     double magnitude = 0;  // activations of sigma 1 stay below 6
-    for (int64_t k = 0; k < p.w.n_cols; ++k) magnitude += 6.0 * static_cast<double>(p.source.magnitudes[n * p.w.n_cols + k]);
+    for (int64_t k = 0; k < p.w.n_cols; ++k)
+      magnitude += 6.0 * static_cast<double>(p.source.magnitudes[n * p.w.n_cols + k]);
     const double error = std::abs(static_cast<double>(p.y[n]) - static_cast<double>(want[n]));
     if (error <= (static_cast<double>(p.w.n_cols / 32) + 36) * kEps * magnitude) continue;
     std::fprintf(stderr, "%s: %s output %ld is %g, reference %g\n", t.isa, p.source.traits->name,
@@ -98,10 +102,11 @@ int main(int argc, char** argv) {
     Problem batch = make_problem(t, type, 1536, K, 16);
     const double batch_s = run(t, &batch, s.n_threads, 0.2);
     const double ops = 2.0 * 1536 * static_cast<double>(K);
-    std::printf("%-7s %6ld %6d | %9.1f %5.0f%% | %9.0f %5.0f%% %9.0f %5.0f%%\n", type, static_cast<long>(K),
-                65536, bytes / decode_s / 1e9, 100 * bytes / decode_s / s.read_bytes_per_s,
-                ops * 512 / prefill_s / 1e9, 100 * ops * 512 / prefill_s / s.int8_ops_per_s,
-                ops * 16 / batch_s / 1e9, 100 * ops * 16 / batch_s / s.int8_ops_per_s);
+    std::printf("%-7s %6ld %6d | %9.1f %5.0f%% | %9.0f %5.0f%% %9.0f %5.0f%%\n", type,
+                static_cast<long>(K), 65536, bytes / decode_s / 1e9,
+                100 * bytes / decode_s / s.read_bytes_per_s, ops * 512 / prefill_s / 1e9,
+                100 * ops * 512 / prefill_s / s.int8_ops_per_s, ops * 16 / batch_s / 1e9,
+                100 * ops * 16 / batch_s / s.int8_ops_per_s);
     std::fflush(stdout);
   }
   return 0;

@@ -1,13 +1,12 @@
-// Attention over scattered pages: against the reference under a computed bound, and bit by bit whatever rows
-// share a call. Every slot that no query may see holds NaN.
+// Attention over scattered pages: against the reference under a computed bound, and bit by bit
+// whatever rows share a call. Every slot that no query may see holds NaN.
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <string>
-
-#include <catch2/catch.hpp>
 
 #include "tests/kernels/tested_column.h"
 
@@ -84,7 +83,8 @@ std::unique_ptr<Setup> make_setup(const Case& c, const KernelTable& t) {
   return s;
 }
 
-// All tokens, in calls of `step` tokens; with `as_chunks` each call is a chunk of its own (first_pos moves).
+// All tokens, in calls of `step` tokens; with `as_chunks` each call is a chunk of its own
+// (first_pos moves).
 std::vector<float> attend(const KernelTable& t, const Setup& s, int step, bool as_chunks) {
   std::vector<float> out(s.q.size(), -5.0f);
   for (int begin = 0; begin < kTokens; begin += step) {
@@ -113,7 +113,8 @@ double bound_of(const Case& c, const Setup& s) {
     for (size_t j = 0; j < n_k; ++j) {
       double sum = 0;
       for (int d = 0; d < c.head_dim; ++d) {
-        sum += std::abs(static_cast<double>(s.q[i * c.head_dim + d]) * static_cast<double>(s.k[j * c.head_dim + d]));
+        sum += std::abs(static_cast<double>(s.q[i * c.head_dim + d]) *
+                        static_cast<double>(s.k[j * c.head_dim + d]));
       }
       score = std::max(score, sum);
     }
@@ -132,11 +133,13 @@ TEST_CASE("attention agrees with the reference") {
   for (const Case& c : kCases) {
     const auto s = make_setup(c, *t);
     const auto s_ref = make_setup(c, kernel_table_ref());
-    const auto got = attend(*t, *s, kTokens, false), want = attend(kernel_table_ref(), *s_ref, kTokens, false);
+    const auto got = attend(*t, *s, kTokens, false),
+               want = attend(kernel_table_ref(), *s_ref, kTokens, false);
     const double bound = bound_of(c, *s);
     WorstError worst(std::string("attention ") + c.name);
     for (size_t i = 0; i < got.size(); ++i) {
-      worst.add(static_cast<double>(got[i]), static_cast<double>(want[i]), bound, static_cast<int64_t>(i));
+      worst.add(static_cast<double>(got[i]), static_cast<double>(want[i]), bound,
+                static_cast<int64_t>(i));
     }
     worst.check();
   }
@@ -209,6 +212,7 @@ TEST_CASE("kv_append writes the reference's bytes and nothing else") {
     const auto got = make_setup(c, *t), want = make_setup(c, kernel_table_ref());
     REQUIRE(t->kv_layer_bytes(got->p.layout) == kernel_table_ref().kv_layer_bytes(want->p.layout));
     INFO(c.name);
-    CHECK(memcmp(got->pool->data(), want->pool->data(), got->p.layout.page_bytes * got->n_pool_pages) == 0);
+    CHECK(memcmp(got->pool->data(), want->pool->data(),
+                 got->p.layout.page_bytes * got->n_pool_pages) == 0);
   }
 }

@@ -1,9 +1,8 @@
 // The grid itself: which column runs, and that no cell is empty.
+#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <iostream>
 #include <string>
-
-#include <catch2/catch.hpp>
 
 #include "tests/kernels/tested_column.h"
 

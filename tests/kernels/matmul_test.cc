@@ -1,11 +1,10 @@
-// Packing and matmul of the column under test: lossless packing, values against the reference, and the
-// invariance rule bit by bit (any M, any split of tiles).
+// Packing and matmul of the column under test: lossless packing, values against the reference, and
+// the invariance rule bit by bit (any M, any split of tiles).
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
-
-#include <catch2/catch.hpp>
 
 #include "kernels/act_block.h"
 #include "tests/kernels/random_matrix.h"
@@ -36,7 +35,8 @@ std::unique_ptr<Packed> pack(const KernelTable& t, const RandomMatrix& m) {
   return p;
 }
 
-std::unique_ptr<AlignedBytes> quantize(const KernelTable& t, const std::vector<float>& x, int64_t n_cols) {
+std::unique_ptr<AlignedBytes> quantize(const KernelTable& t, const std::vector<float>& x,
+                                       int64_t n_cols) {
   const size_t stride = t.act_row_bytes(n_cols), rows = x.size() / static_cast<size_t>(n_cols);
   REQUIRE(stride % 64 == 0);
   auto act = std::make_unique<AlignedBytes>(stride * rows);
@@ -58,7 +58,8 @@ constexpr int64_t kMostM = 64;
 double weight_of_output(const RandomMatrix& m, const float* x, int64_t n) {
   double sum = 0;
   for (int64_t k = 0; k < m.n_cols; ++k) {
-    sum += static_cast<double>(m.magnitudes[n * m.n_cols + k]) * std::abs(static_cast<double>(x[k]));
+    sum +=
+        static_cast<double>(m.magnitudes[n * m.n_cols + k]) * std::abs(static_cast<double>(x[k]));
   }
   return sum;
 }
@@ -113,13 +114,14 @@ TEST_CASE("quantized activations equal the reference's in every byte") {
   const KernelTable& ref = kernel_table_ref();
   std::vector<float> x = random_floats(32 * 40, 3.0f, 5);
   for (int i = 0; i < 32; ++i) {
-    x[i] = 0;                                                        // a block of zeros
-    x[32 + i] = (i % 2 ? -1e-36f : 1e-40f);                          // too small to scale
-    x[64 + i] = static_cast<float>(i - 15) * 0.5f;                   // ties at half steps
-    x[96 + i] = i == 7 ? 3e38f : 1e30f * static_cast<float>(i);      // near overflow
+    x[i] = 0;                                                    // a block of zeros
+    x[32 + i] = (i % 2 ? -1e-36f : 1e-40f);                      // too small to scale
+    x[64 + i] = static_cast<float>(i - 15) * 0.5f;               // ties at half steps
+    x[96 + i] = i == 7 ? 3e38f : 1e30f * static_cast<float>(i);  // near overflow
     x[128 + i] = i == 3 ? INFINITY : 1.0f;
     x[160 + i] = i == 31 ? NAN : 2.0f;
-    x[192 + i] = i == 0 ? -127.0f : static_cast<float>(i) + 0.5f;    // exact halves after scaling by 1
+    x[192 + i] =
+        i == 0 ? -127.0f : static_cast<float>(i) + 0.5f;  // exact halves after scaling by 1
   }
   AlignedBytes got(t->act_row_bytes(32 * 40)), want(ref.act_row_bytes(32 * 40));
   t->quantize_act(x.data(), 32 * 40, got.data());
@@ -146,7 +148,8 @@ TEST_CASE("quantized activations are within half a step") {
   WorstError worst("quantize_act");
   for (size_t i = 0; i < x.size(); ++i) {
     const auto& b = reinterpret_cast<const ActBlock*>(act.data())[i / 32];
-    // Half a fine step, a whole one where the fine plane ends at 127; plus roundings of the scaled value.
+    // Half a fine step, a whole one where the fine plane ends at 127; plus roundings of the scaled
+    // value.
     const int fine = std::abs(int{b.fine[i % 32]});
     const double step = static_cast<double>(b.d) * (fine == 127 ? 1.0 : 0.5);
     worst.add(static_cast<double>(back[i]), static_cast<double>(x[i]),
@@ -165,7 +168,8 @@ TEST_CASE("matmul agrees with the reference") {
     const auto p = pack(*t, m), p_ref = pack(ref, m);
     const std::vector<float> x = random_floats(M * K, 1.5f, 22);
     const auto act = quantize(*t, x, K);
-    std::vector<float> got(M * kOddRows), want(M * kOddRows), got_f(M * kOddRows), want_f(M * kOddRows);
+    std::vector<float> got(M * kOddRows), want(M * kOddRows), got_f(M * kOddRows),
+        want_f(M * kOddRows);
     t->matmul(p->w, 0, tiles_of(m), act->data(), M, got.data(), kOddRows);
     ref.matmul(p_ref->w, 0, tiles_of(m), act->data(), M, want.data(), kOddRows);
     t->matmul_f32(p->w, 0, tiles_of(m), x.data(), K, M, got_f.data(), kOddRows);
@@ -175,14 +179,17 @@ TEST_CASE("matmul agrees with the reference") {
     for (int64_t i = 0; i < M; ++i) {
       const auto a = act_values(act->data() + i * t->act_row_bytes(K), K);
       for (int64_t n = 0; n < kOddRows; ++n) {
-        // Roundings on the way of one product: scale, scale product, and two for each scale or minimum of
-        // a block (conversion, addition; at most four); one a value where weights are floats.
+        // Roundings on the way of one product: scale, scale product, and two for each scale or
+        // minimum of a block (conversion, addition; at most four); one a value where weights are
+        // floats.
         const double terms = static_cast<double>(is_plain ? K : 8 * K / QK) + 4;
-        worst.add(static_cast<double>(got[i * kOddRows + n]), static_cast<double>(want[i * kOddRows + n]),
+        worst.add(static_cast<double>(got[i * kOddRows + n]),
+                  static_cast<double>(want[i * kOddRows + n]),
                   terms * kEps * weight_of_output(m, a.data(), n), n);
         worst_f.add(static_cast<double>(got_f[i * kOddRows + n]),
                     static_cast<double>(want_f[i * kOddRows + n]),
-                    static_cast<double>(K + 2) * kEps * weight_of_output(m, x.data() + i * K, n), n);
+                    static_cast<double>(K + 2) * kEps * weight_of_output(m, x.data() + i * K, n),
+                    n);
       }
     }
     worst.check();
@@ -216,7 +223,8 @@ TEST_CASE("results do not depend on M or on the split of tiles") {
       for (int64_t i = 0; i < M; ++i) {
         same = same && memcmp(&y[i * ldy], &one[i * N], N * 4) == 0;
         same = same && memcmp(&y_f[i * ldy], &one_f[i * N], N * 4) == 0;
-        for (int64_t n = N; n < ldy; ++n) same = same && y[i * ldy + n] == -7.0f && y_f[i * ldy + n] == -7.0f;
+        for (int64_t n = N; n < ldy; ++n)
+          same = same && y[i * ldy + n] == -7.0f && y_f[i * ldy + n] == -7.0f;
       }
       INFO(type << " M " << M);
       REQUIRE(same);
@@ -244,7 +252,8 @@ TEST_CASE("extreme quants and activations do not saturate") {
         WorstError worst(std::string(type) + " of bytes " + std::to_string(fill));
         for (int n = 0; n < 16; ++n) {
           worst.add(static_cast<double>(got[n]), static_cast<double>(want[n]),
-                    (static_cast<double>(8 * K / QK) + 4) * kEps * weight_of_output(m, x.data(), n), n);
+                    (static_cast<double>(8 * K / QK) + 4) * kEps * weight_of_output(m, x.data(), n),
+                    n);
         }
         worst.check();
       }

@@ -1,5 +1,8 @@
-// Number formats: dequantizers against blocks of the `gguf` package, quantizers against their step size,
-// half and bfloat16 over every bit pattern.
+// Number formats: dequantizers against blocks of the `gguf` package, quantizers against their step
+// size, half and bfloat16 over every bit pattern.
+#include "kernels/quant_traits.h"
+
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -8,10 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <catch2/catch.hpp>
-
 #include "kernels/quant_blocks.h"
-#include "kernels/quant_traits.h"
 
 using namespace tandem;
 
@@ -142,10 +142,12 @@ TEST_CASE("quantizers come within half a step of every value") {
         high = std::max(high, x[i]);
         amax = std::max(amax, std::abs(x[i]));
       }
-      // Half a step, plus what rounding the half-precision scale and minimum adds (2^-11 each, times
-      // the number of steps); Q4_0 lacks the level +8, so its far end may miss a whole step.
+      // Half a step, plus what rounding the half-precision scale and minimum adds (2^-11 each,
+      // times the number of steps); Q4_0 lacks the level +8, so its far end may miss a whole step.
       const std::string type = name;
-      const float step = type == "Q4_0" ? amax / 8 : type == "Q4_1" ? (high - low) / 15 : amax / 127;
+      const float step = type == "Q4_0"   ? amax / 8
+                         : type == "Q4_1" ? (high - low) / 15
+                                          : amax / 127;
       const float bound = type == "F32"    ? 0
                           : type == "F16"  ? amax / 2048
                           : type == "BF16" ? amax / 256

@@ -1,9 +1,8 @@
 // Ops on rows of floats, column under test against the reference, with lengths of every tail.
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <string>
-
-#include <catch2/catch.hpp>
 
 #include "tests/kernels/tested_column.h"
 
@@ -38,7 +37,8 @@ TEST_CASE("rms_norm agrees with the reference") {
     t->rms_norm(in_place.data(), w.data(), 1e-5f, n, in_place.data());
     CHECK(memcmp(in_place.data(), got.data(), n * 4) == 0);
     for (int64_t i = 0; i < n; ++i) {  // half the sum's error under the root, and six roundings
-      worst.add(d(got[i]), d(want[i]), std::abs(d(want[i])) * kEps * (0.5 * static_cast<double>(n) + 6), i);
+      worst.add(d(got[i]), d(want[i]),
+                std::abs(d(want[i])) * kEps * (0.5 * static_cast<double>(n) + 6), i);
     }
   }
   worst.check();
@@ -56,14 +56,17 @@ TEST_CASE("rms_norm of zeros is zero") {
 TEST_CASE("rope turns pairs and leaves the rest of the head alone") {
   const KernelTable* t = tested_column();
   if (!t) return;
-  const struct { int heads, head_dim, rope_dim; } shapes[] = {
-      {9, 64, 64}, {1, 256, 256}, {3, 80, 80}, {2, 64, 32}, {2, 24, 20}, {1, 8, 2}, {2, 96, 48}, {1, 128, 126}};
+  const struct {
+    int heads, head_dim, rope_dim;
+  } shapes[] = {{9, 64, 64}, {1, 256, 256}, {3, 80, 80}, {2, 64, 32},
+                {2, 24, 20}, {1, 8, 2},     {2, 96, 48}, {1, 128, 126}};
   for (bool neox : {true, false}) {
     WorstError worst(neox ? "rope neox" : "rope adjacent");
     for (const auto& s : shapes) {
       std::vector<float> angles(s.rope_dim);
       for (int i = 0; i < s.rope_dim / 2; ++i) {
-        const float a = 1000.0f * std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(s.rope_dim));
+        const float a = 1000.0f * std::pow(10000.0f, -2.0f * static_cast<float>(i) /
+                                                         static_cast<float>(s.rope_dim));
         angles[2 * i] = std::cos(a);
         angles[2 * i + 1] = std::sin(a);
       }
@@ -96,8 +99,10 @@ TEST_CASE("silu_mul agrees with the reference, far tails included") {
       std::vector<float> got(n), want(n);
       t->silu_mul(g.data(), u.data(), n, got.data());
       kernel_table_ref().silu_mul(g.data(), u.data(), n, want.data());
-      for (int64_t i = 0; i < n; ++i) {  // exp 2^-22, four roundings; e^-g overflows where silu < 1e-36
-        worst.add(d(got[i]), d(want[i]), std::abs(d(want[i])) * (4 * kEps + 4 * kEps) + std::abs(d(u[i])) * 1e-36, i);
+      for (int64_t i = 0; i < n;
+           ++i) {  // exp 2^-22, four roundings; e^-g overflows where silu < 1e-36
+        worst.add(d(got[i]), d(want[i]),
+                  std::abs(d(want[i])) * (4 * kEps + 4 * kEps) + std::abs(d(u[i])) * 1e-36, i);
       }
     }
   }
@@ -117,7 +122,8 @@ TEST_CASE("gelu_tanh_mul agrees with the reference, far tails included") {
       kernel_table_ref().gelu_tanh_mul(g.data(), u.data(), n, want.data());
       for (int64_t i = 0; i < n; ++i) {
         const double x = d(g[i]), argument = std::abs(1.6 * (x + 0.044715 * x * x * x));
-        // As silu, and the argument's own roundings times its size; 1e-15: the reference's 1 + tanh.
+        // As silu, and the argument's own roundings times its size; 1e-15: the reference's 1 +
+        // tanh.
         const double bound = std::abs(d(want[i])) * kEps * (8 + 5 * std::min(argument, 100.0)) +
                              std::abs(d(u[i])) * (1e-36 + 1e-15 * std::abs(x));
         worst.add(d(got[i]), d(want[i]), bound, i);
@@ -151,7 +157,8 @@ TEST_CASE("log_sum_exp agrees with the reference and never falls below the maxim
         float max = -INFINITY;
         for (float& v : x) v += shift;
         for (float v : x) max = std::max(max, v);
-        const double got = t->log_sum_exp(x.data(), n), want = kernel_table_ref().log_sum_exp(x.data(), n);
+        const double got = t->log_sum_exp(x.data(), n),
+                     want = kernel_table_ref().log_sum_exp(x.data(), n);
         CHECK(got >= d(max));
         worst.add(got, want, 6 * kEps, n);  // exp 2^-22 = 4 eps, and the rounding of x - max
       }

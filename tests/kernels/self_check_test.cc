@@ -1,9 +1,9 @@
 // The self-check passes for the column under test, and fails for one that is wrong by a little.
-#include <string>
+#include "kernels/self_check.h"
 
 #include <catch2/catch.hpp>
+#include <string>
 
-#include "kernels/self_check.h"
 #include "tests/kernels/tested_column.h"
 
 using namespace tandem;
@@ -17,8 +17,8 @@ void silu_off(const float* gate, const float* up, int64_t n, float* out) {
   out[n / 2] *= 1.000002f;
 }
 
-void matmul_off(const PackedMatrix& w, int64_t begin, int64_t end, const uint8_t* act, int64_t M, float* y,
-                int64_t ldy) {
+void matmul_off(const PackedMatrix& w, int64_t begin, int64_t end, const uint8_t* act, int64_t M,
+                float* y, int64_t ldy) {
   g_honest->matmul(w, begin, end, act, M, y, ldy);
   if (w.type == GgmlType::kQ4_K) y[0] = 1e9f;
 }

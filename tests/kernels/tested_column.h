@@ -1,4 +1,5 @@
-// Which column of the kernel table this run tests: TANDEM_FORCE_ISA names it, else the best this CPU has.
+// Which column of the kernel table this run tests: TANDEM_FORCE_ISA names it, else the best this
+// CPU has.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@
 
 namespace tandem {
 
-// nullptr when this CPU lacks the forced column (the test program then says SKIPPED with the reason).
+// nullptr when this CPU lacks the forced column (the test program then says SKIPPED with the
+// reason).
 const KernelTable* tested_column();
 std::string tested_column_missing();  // the features this CPU lacks, or empty
 

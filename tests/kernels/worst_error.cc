@@ -1,8 +1,7 @@
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
-
-#include <catch2/catch.hpp>
 
 #include "tests/kernels/tested_column.h"
 
@@ -22,10 +21,11 @@ void WorstError::add(double got, double want, double bound, int64_t place) {
 
 void WorstError::check() const {
   if (std::getenv("TANDEM_PRINT_ERRORS")) {
-    std::cout << what_ << ": worst " << worst_ << " of bound (got " << got_ << ", want " << want_ << ")\n";
+    std::cout << what_ << ": worst " << worst_ << " of bound (got " << got_ << ", want " << want_
+              << ")\n";
   }
-  INFO(what_ << ": worst error is " << worst_ << " of its bound at element " << place_ << ": got " << got_
-             << ", want " << want_);
+  INFO(what_ << ": worst error is " << worst_ << " of its bound at element " << place_ << ": got "
+             << got_ << ", want " << want_);
   CHECK_FALSE(has_nan_);
   CHECK(worst_ <= 1.0);
 }
