@@ -119,12 +119,13 @@ Status CpuForward::reserve(int n_tokens, int n_logit_rows) {
   }
   if (n_logit_rows > max_logit_rows_) {
     const size_t row = static_cast<size_t>(config_.vocab_size) * sizeof(float);
+    const int R = std::max(n_logit_rows, std::min(2 * max_logit_rows_, 64));
     max_logit_rows_ = 0;
     logit_memory_ = Arena();
-    CHECK_ASSIGN(logit_memory_, Arena::allocate(row * static_cast<size_t>(n_logit_rows),
-                                                fmt::format("logits of {} tokens", n_logit_rows)));
+    CHECK_ASSIGN(logit_memory_,
+                 Arena::allocate(row * static_cast<size_t>(R), fmt::format("logits of {} tokens", R)));
     logits_ = reinterpret_cast<float*>(logit_memory_.data());
-    max_logit_rows_ = n_logit_rows;
+    max_logit_rows_ = R;
   }
   size_t attention_bytes = 0;
   for (size_t i = 0; i < config_.layers.size(); ++i) {
@@ -241,22 +242,23 @@ void CpuForward::norm_to_activations(const TeamMember& t, int64_t row, const flo
   store_activations(row, normed, config_.hidden_dim);
 }
 
-// x += branch (with bias and post-norm where the model has them).
-void CpuForward::add_branch(int64_t row, const std::vector<float>& bias,
-                            const std::vector<float>& post_norm) {
+// x += branch (with bias and post-norm where the model has them); returns x.
+const float* CpuForward::add_branch(const Rows& rows, int64_t row, const std::vector<float>& bias,
+                                    const std::vector<float>& post_norm) {
   const int64_t hidden = config_.hidden_dim;
   float* branch = branch_ + row * hidden;
+  float* x = x_ + rows.token(row) * hidden;
   if (!bias.empty()) kernels_.add(bias.data(), hidden, branch);
   if (!post_norm.empty()) kernels_.rms_norm(branch, post_norm.data(), config_.norm_eps, hidden, branch);
-  kernels_.add(branch, hidden, x_ + row * hidden);
+  kernels_.add(branch, hidden, x);
+  return x;
 }
 
-void CpuForward::add_and_norm(TeamMember& t, const std::vector<float>& bias,
+void CpuForward::add_and_norm(TeamMember& t, const Rows& rows, const std::vector<float>& bias,
                               const std::vector<float>& post_norm, const std::vector<float>& next_norm) {
-  t.share(plan_.n_tokens(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      add_branch(i, bias, post_norm);
-      norm_to_activations(t, i, x_ + i * config_.hidden_dim, next_norm);
+  t.share(rows.count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      norm_to_activations(t, r, add_branch(rows, r, bias, post_norm), next_norm);
     }
   });
 }
@@ -319,15 +321,19 @@ void CpuForward::attend(TeamMember& t, int layer) {
       kernels_.attention(p, piece.kv_head, piece.token_begin, piece.token_end, thread_scratch(t));
     }
   });
-  t.share(plan_.n_tokens(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) store_activations(i, attn_ + i * q_dim, q_dim);
+}
+
+// What attention found becomes the activations of the product with wo.
+void CpuForward::store_attention(TeamMember& t, const Rows& rows, int64_t q_dim) {
+  t.share(rows.count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) store_activations(r, attn_ + rows.token(r) * q_dim, q_dim);
   });
 }
 
 // gate = activation(gate) * up.
-void CpuForward::activate(TeamMember& t, int64_t ffn_dim) {
+void CpuForward::activate(TeamMember& t, const Rows& rows, int64_t ffn_dim) {
   const auto gated = config_.activation == Activation::kSiluGate ? kernels_.silu_mul : kernels_.gelu_tanh_mul;
-  t.share(plan_.n_tokens(), 1, [&](int64_t begin, int64_t end) {
+  t.share(rows.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* gate = gate_ + i * ffn_dim;
       gated(gate, up_ + i * ffn_dim, ffn_dim, gate);
@@ -346,6 +352,7 @@ void CpuForward::cap_logits(TeamMember& t) {
 
 void CpuForward::compute(TeamMember& t) {
   const int64_t M = plan_.n_tokens();
+  const std::vector<int>& logit_rows = plan_.batch().logit_rows;
   const int64_t hidden = config_.hidden_dim;
   static const std::vector<float> kNone;
   embed(t);
@@ -354,36 +361,29 @@ void CpuForward::compute(TeamMember& t) {
     const PackedLayer& w = model_.layers[static_cast<size_t>(i)];
     const int64_t q_dim = static_cast<int64_t>(l.n_heads) * l.head_dim;
     const int64_t kv_dim = static_cast<int64_t>(l.n_kv_heads) * l.head_dim;
+    const bool is_last = i + 1 == config_.n_layers;
+    const std::vector<float>& next_norm = is_last ? model_.output_norm : model_.layers[i + 1].attn_norm;
 
     // Attention.
     multiply(t, M, {{&w.wq, q_, q_dim}, {&w.wk, k_, kv_dim}, {&w.wv, v_, kv_dim}});
     rotate_and_store_kv(t, i);
     attend(t, i);
-    multiply(t, M, {{&w.wo, branch_, hidden}});
-    add_and_norm(t, w.bo, w.attn_post_norm, w.ffn_norm);
+    // Past the last K/V, only the tokens go on whose logits somebody asked for.
+    const Rows rows = is_last ? Rows{logit_rows.data(), static_cast<int64_t>(logit_rows.size())} : Rows{nullptr, M};
+    store_attention(t, rows, q_dim);
+    multiply(t, rows.count, {{&w.wo, branch_, hidden}});
+    add_and_norm(t, rows, w.bo, w.attn_post_norm, w.ffn_norm);
 
     // Feed-forward.
-    multiply(t, M, {{&w.w_gate, gate_, l.ffn_dim}, {&w.w_up, up_, l.ffn_dim}});
-    activate(t, l.ffn_dim);
-    multiply(t, M, {{&w.w_down, branch_, hidden}});
-    if (i + 1 < config_.n_layers) {
-      add_and_norm(t, kNone, w.ffn_post_norm, model_.layers[static_cast<size_t>(i) + 1].attn_norm);
-    }
+    multiply(t, rows.count, {{&w.w_gate, gate_, l.ffn_dim}, {&w.w_up, up_, l.ffn_dim}});
+    activate(t, rows, l.ffn_dim);
+    multiply(t, rows.count, {{&w.w_down, branch_, hidden}});
+    add_and_norm(t, rows, kNone, w.ffn_post_norm, next_norm);
   }
 
-  // Logits, of the rows somebody asked for only.
-  const std::vector<int>& rows = plan_.batch().logit_rows;
-  t.share(static_cast<int64_t>(rows.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t row = rows[static_cast<size_t>(r)];
-      add_branch(row, kNone, model_.layers.back().ffn_post_norm);
-      norm_to_activations(t, r, x_ + row * hidden, model_.output_norm);
-    }
-  });
-  if (!rows.empty()) {
-    multiply(t, static_cast<int64_t>(rows.size()), {{&model_.output, logits_, config_.vocab_size}});
-    if (config_.logit_softcap > 0) cap_logits(t);
-  }
+  // Logits.
+  multiply(t, static_cast<int64_t>(logit_rows.size()), {{&model_.output, logits_, config_.vocab_size}});
+  if (config_.logit_softcap > 0) cap_logits(t);
 }
 
 }  // namespace tandem

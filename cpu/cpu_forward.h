@@ -35,6 +35,13 @@ class CpuForward {
     int64_t out_stride;
   };
 
+  // Rows of activations and the tokens they belong to.
+  struct Rows {
+    const int* tokens;  // [count]; nullptr: row r is token r
+    int64_t count;
+    int64_t token(int64_t r) const { return tokens ? tokens[r] : r; }
+  };
+
   Status check(const StepBatch& batch) const;
   Status reserve(int n_tokens, int n_logit_rows);
   void compute(TeamMember& t);
@@ -46,10 +53,12 @@ class CpuForward {
   void multiply(TeamMember& t, int64_t n_rows, std::initializer_list<Product> products);
   void rotate_and_store_kv(TeamMember& t, int layer);
   void attend(TeamMember& t, int layer);
-  void add_branch(int64_t row, const std::vector<float>& bias, const std::vector<float>& post_norm);
-  void add_and_norm(TeamMember& t, const std::vector<float>& bias, const std::vector<float>& post_norm,
-                    const std::vector<float>& next_norm);
-  void activate(TeamMember& t, int64_t ffn_dim);
+  void store_attention(TeamMember& t, const Rows& rows, int64_t q_dim);
+  const float* add_branch(const Rows& rows, int64_t row, const std::vector<float>& bias,
+                          const std::vector<float>& post_norm);
+  void add_and_norm(TeamMember& t, const Rows& rows, const std::vector<float>& bias,
+                    const std::vector<float>& post_norm, const std::vector<float>& next_norm);
+  void activate(TeamMember& t, const Rows& rows, int64_t ffn_dim);
   void cap_logits(TeamMember& t);
   uint8_t* thread_scratch(const TeamMember& t) const;
 

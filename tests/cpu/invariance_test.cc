@@ -116,6 +116,30 @@ TEST_CASE("a batch of 16 gives each sequence the bits it has alone") {
   }
 }
 
+TEST_CASE("a row's logits do not depend on which rows are asked for") {
+  const TinyModel model = make_tiny_model(TinyKind::kVaried, GgmlType::kQ8_0, 13);
+  const size_t vocab = static_cast<size_t>(model.config.vocab_size);
+  for (const KernelTable* kernels : runnable_columns()) {
+    CAPTURE(kernels->isa);
+    auto backend = make_backend(model, options_of(kSettings[3], kernels, 2), kPages);
+    PageDealer dealer(model.config, kPages, 14);
+    const TestSequence sequence = dealer.deal(random_tokens(40, model.config.vocab_size, 15), 16);
+    const auto all = run_chunked(backend.get(), sequence, 40);
+    for (const std::vector<int>& rows : {std::vector<int>{39}, {0}, {3, 4, 20, 38}, {}}) {
+      TestSequence q = sequence;
+      StepBatch batch;
+      add_item(&batch, &q, 40);
+      batch.logit_rows = rows;
+      std::vector<float> expected;
+      for (int r : rows) {
+        expected.insert(expected.end(), all.begin() + static_cast<ptrdiff_t>(r * vocab),
+                        all.begin() + static_cast<ptrdiff_t>((r + 1) * vocab));
+      }
+      CHECK(same_bits(expected, run_step(backend.get(), batch)));
+    }
+  }
+}
+
 TEST_CASE("pages that left the window are not read") {
   const TinyModel model = make_tiny_model(TinyKind::kVaried, GgmlType::kQ8_0, 6);
   for (const KernelTable* kernels : runnable_columns()) {
