@@ -7,7 +7,7 @@ namespace {
 
 using namespace tandem::api;
 
-void check_inference(const ApiResult<InferenceRequest>& request, const RequestBounds& bounds) {
+void check_inference(ApiResult<InferenceRequest> request, const RequestBounds& bounds) {
   if (!request.ok()) return;
   const InferenceRequest& r = request.value();
   FUZZ_REQUIRE(r.n_choices >= 1 && r.n_choices <= bounds.max_choices);
@@ -22,11 +22,12 @@ void check_head(std::string_view bytes) {
   const size_t end = find_head_end(bytes);
   if (end == std::string_view::npos) return;
   FUZZ_REQUIRE(end <= bytes.size());
-  const auto head = parse_http_head(bytes.substr(0, end));
-  if (!head.ok()) return;
-  FUZZ_REQUIRE(!head.value().method.empty() && !head.value().target.empty());
-  FUZZ_REQUIRE(head.value().headers.size() <= kMaxHeaderCount);
-  FUZZ_REQUIRE(!(head.value().is_chunked && head.value().content_length));
+  auto parsed = parse_http_head(bytes.substr(0, end));
+  if (!parsed.ok()) return;
+  const HttpHead& head = parsed.value();
+  FUZZ_REQUIRE(!head.method.empty() && !head.target.empty());
+  FUZZ_REQUIRE(head.headers.size() <= kMaxHeaderCount);
+  FUZZ_REQUIRE(!(head.is_chunked && head.content_length));
 }
 
 }  // namespace
