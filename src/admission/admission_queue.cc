@@ -8,8 +8,8 @@
 
 namespace tandem {
 namespace {
-// Shares of keys that have nothing waiting are forgotten beyond this many, oldest turns first: then such a
-// key merely counts as new. Keys come from a file, so this is far above any real number.
+// Shares of keys that have nothing waiting are forgotten beyond this many, oldest turns first: then
+// such a key merely counts as new. Keys come from a file, so this is far above any real number.
 constexpr size_t kMaxRememberedKeys = 4096;
 }  // namespace
 
@@ -24,8 +24,9 @@ void AdmissionQueue::insert(WaitingRequest request, bool is_requeued) {
   if (is_requeued) ++n_requeued_;
   if (request.deadline_us > 0) deadlines_.emplace(request.deadline_us, request.id);
   Lane& lane = lanes_[priority][request.client];
-  auto later = std::upper_bound(lane.begin(), lane.end(), request.enqueued_us,
-                                [](int64_t t, const WaitingRequest& r) { return t < r.enqueued_us; });
+  auto later =
+      std::upper_bound(lane.begin(), lane.end(), request.enqueued_us,
+                       [](int64_t t, const WaitingRequest& r) { return t < r.enqueued_us; });
   lane.insert(later, std::move(request));
 }
 

@@ -1,11 +1,12 @@
-// The bounded waiting queue of tandemd: who is dispatched next, who is displaced, whose deadline has passed.
-// Pure logic over a Clock; knows no more of a request than ordering needs (the rest is in
-// supervisor/request_table.h). Confined to the supervisor's loop thread.
+// The bounded waiting queue of tandemd: who is dispatched next, who is displaced, whose deadline
+// has passed. Pure logic over a Clock; knows no more of a request than ordering needs (the rest is
+// in supervisor/request_table.h). Confined to the supervisor's loop thread.
 //
-// DESIGN. Strict order between effective classes: the class a request came with, lifted by one for every
-// `ageing_us` of waiting, so that low priority always finishes. Inside a class the client key served longest
-// ago goes first (fair share), and inside a key the oldest request. Rejected: weights between classes (an
-// urgent request would wait for bulk work) and one FIFO per class (one key could fill it).
+// DESIGN. Strict order between effective classes: the class a request came with, lifted by one for
+// every `ageing_us` of waiting, so that low priority always finishes. Inside a class the client key
+// served longest ago goes first (fair share), and inside a key the oldest request. Rejected:
+// weights between classes (an urgent request would wait for bulk work) and one FIFO per class (one
+// key could fill it).
 #pragma once
 
 #include <array>
@@ -28,16 +29,16 @@ namespace tandem {
 constexpr int kNumPriorities = 3;
 
 struct AdmissionLimits {
-  size_t max_queue = 256;          // waiting requests; those requeued after a worker's death don't count
-  int64_t ageing_us = 5'000'000;   // waiting time that lifts a request by one class
+  size_t max_queue = 256;  // waiting requests; those requeued after a worker's death don't count
+  int64_t ageing_us = 5'000'000;  // waiting time that lifts a request by one class
 };
 
 struct WaitingRequest {
-  uint64_t id = 0;                 // unique among those waiting
+  uint64_t id = 0;  // unique among those waiting
   ipc::Priority priority = ipc::Priority::kNormal;
-  std::string client;              // key name; fair share is between these
-  int64_t enqueued_us = 0;         // when it first came; kept over a requeue
-  int64_t deadline_us = 0;         // monotonic; 0: none
+  std::string client;       // key name; fair share is between these
+  int64_t enqueued_us = 0;  // when it first came; kept over a requeue
+  int64_t deadline_us = 0;  // monotonic; 0: none
 };
 
 struct Offer {
@@ -49,8 +50,9 @@ class AdmissionQueue {
  public:
   AdmissionQueue(AdmissionLimits limits, const Clock* clock) : limits_(limits), clock_(clock) {}
 
-  // Takes an arrival in. When full, the youngest waiting request of the lowest class makes room if that
-  // class is below the arrival's (both as the clients asked, without ageing); else the arrival is refused.
+  // Takes an arrival in. When full, the youngest waiting request of the lowest class makes room if
+  // that class is below the arrival's (both as the clients asked, without ageing); else the arrival
+  // is refused.
   Offer offer(WaitingRequest request);
   // Takes back what was dispatched before (its worker died): never refused, never displaced.
   void requeue(WaitingRequest request);
@@ -87,7 +89,8 @@ class AdmissionQueue {
   std::unordered_map<uint64_t, Place> places_;
   size_t n_requeued_ = 0;
   std::set<std::pair<int64_t, uint64_t>> deadlines_;
-  std::map<std::string, std::array<uint64_t, kNumPriorities>> served_;  // last turn of a key by class
+  std::map<std::string, std::array<uint64_t, kNumPriorities>>
+      served_;  // last turn of a key by class
   uint64_t turn_ = 0;
 };
 

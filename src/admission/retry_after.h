@@ -1,5 +1,5 @@
-// Seconds a refused client is told to wait, from the rate at which requests ended lately. Pure logic over a
-// Clock; confined to the supervisor's loop thread.
+// Seconds a refused client is told to wait, from the rate at which requests ended lately. Pure
+// logic over a Clock; confined to the supervisor's loop thread.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,9 @@ class RetryAfter {
   int estimate_s(size_t n_waiting) const;
 
   static constexpr int kMaxSeconds = 120;
-  static constexpr int kUnknownSeconds = 5;          // nothing ended in the window: no rate to go by
-  static constexpr int64_t kWindowUs = 60'000'000;   // long enough for slow boxes to end a few requests
+  static constexpr int kUnknownSeconds = 5;  // nothing ended in the window: no rate to go by
+  static constexpr int64_t kWindowUs =
+      60'000'000;  // long enough for slow boxes to end a few requests
   static constexpr size_t kMaxSamples = 512;
 
  private:

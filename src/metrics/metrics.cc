@@ -97,7 +97,8 @@ struct Metrics::Impl {
     LabelSet labels = parse_labels(row.labels);
     if (row.kind == Kind::Counter) {
       auto& family = prometheus::BuildCounter().Name(row.name).Help(row.help).Register(registry);
-      return make_series(labels, [&](const auto& map, Series* s) { s->counter = &family.Add(map); });
+      return make_series(labels,
+                         [&](const auto& map, Series* s) { s->counter = &family.Add(map); });
     }
     if (row.kind == Kind::Gauge) {
       auto& family = prometheus::BuildGauge().Name(row.name).Help(row.help).Register(registry);

@@ -23,7 +23,8 @@ void WorkerCounters::on_heartbeat(const ipc::Heartbeat& now) {
   set_gauges(now, metrics_);
   metrics_->add(Metric::kPreemptions, static_cast<double>(rise(last_.preemptions, now.preemptions)),
                 {"recompute"});
-  // Single steps aren't reported: their mean stands for each of them, so that count and sum are exact.
+  // Single steps aren't reported: their mean stands for each of them, so that count and sum are
+  // exact.
   uint64_t steps = std::min<uint64_t>(rise(last_.steps, now.steps), 100'000);
   double sampling = std::max(0.0, now.sampling_seconds - last_.sampling_seconds);
   if (steps > 0)

@@ -1,5 +1,5 @@
-// Turns a worker's counters since its start (ipc::Heartbeat) into metrics that only rise: adds what came
-// since the last heartbeat of the same worker. Confined to the supervisor's loop thread.
+// Turns a worker's counters since its start (ipc::Heartbeat) into metrics that only rise: adds what
+// came since the last heartbeat of the same worker. Confined to the supervisor's loop thread.
 #pragma once
 
 #include "ipc/messages.h"

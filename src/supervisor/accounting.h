@@ -1,5 +1,5 @@
-// The one place where an ended request is counted: its row in the log, its metrics and its line in the
-// process log come from one record, so that they can't disagree. Thread-safe.
+// The one place where an ended request is counted: its row in the log, its metrics and its line in
+// the process log come from one record, so that they can't disagree. Thread-safe.
 #pragma once
 
 #include "ipc/request_record.h"

@@ -1,3 +1,4 @@
+// Acceptance, dispatch and what the worker says. How requests end is in dispatcher_ends.cc.
 #include "supervisor/dispatcher.h"
 
 #include <algorithm>
@@ -16,12 +17,10 @@ using ipc::FinishReason;
 
 namespace {
 
-constexpr size_t kExtraSequences = 2;      // beyond the batch, so that a finished one is replaced at once
-constexpr size_t kMaxCallsAtWorker = 64;   // its I/O thread answers them one after the other
-constexpr int64_t kCheckUs = 200'000;      // slow readers and overdue deadlines are looked at so often
-// A worker ends a request at its deadline by itself, with the text it still held; if not, we do.
-constexpr int64_t kDeadlineGraceUs = 1'000'000;
-constexpr int kDrainRetryAfterS = 5;
+constexpr size_t kExtraSequences =
+    2;  // beyond the batch, so that a finished one is replaced at once
+constexpr size_t kMaxCallsAtWorker = 64;  // its I/O thread answers them one after the other
+constexpr int64_t kCheckUs = 200'000;  // slow readers and overdue deadlines are looked at so often
 
 AdmissionLimits limits_of(const Config& config) {
   return {static_cast<size_t>(config.limits_max_queue), config.limits_ageing_ms * 1000};
@@ -31,37 +30,41 @@ const char* prompt_param(const api::GenerateRequest& request) {
   return request.endpoint == "chat" ? "messages" : "prompt";
 }
 
-ApiError draining_error() {
-  return api_error("draining", "the server is shutting down; try again shortly", "", kDrainRetryAfterS);
-}
-
 }  // namespace
 
-Dispatcher::Dispatcher(const Config& config, Metrics* metrics, Accounting* accounting, const Clock* clock)
-    : config_(config), metrics_(metrics), accounting_(accounting), clock_(clock),
-      queue_(limits_of(config), clock), retry_after_(clock) {}
+Dispatcher::Dispatcher(const Config& config, Metrics* metrics, Accounting* accounting,
+                       const Clock* clock)
+    : config_(config),
+      metrics_(metrics),
+      accounting_(accounting),
+      clock_(clock),
+      queue_(limits_of(config), clock),
+      retry_after_(clock) {}
 
-// --- acceptance -------------------------------------------------------------------------------------
+// --- acceptance ---
 
 // No worker will come without somebody's doing: waiting for one would only be a late refusal.
 std::optional<ApiError> Dispatcher::hopeless() const {
   if (is_draining_) return draining_error();
   WorkerState state = keeper_->state();
   if (state != WorkerState::kNoModel && state != WorkerState::kRefused) return std::nullopt;
-  return api_error("no_worker", "no model is served: " + keeper_->cause(), "", RetryAfter::kUnknownSeconds);
+  return api_error("no_worker", "no model is served: " + keeper_->cause(), "",
+                   RetryAfter::kUnknownSeconds);
 }
 
 std::optional<ApiError> Dispatcher::refusal(const api::GenerateRequest& request) const {
   if (auto error = hopeless()) return error;
   if (!keeper_->model())
-    return api_error("no_worker", "no worker is ready: " + keeper_->cause(), "", RetryAfter::kUnknownSeconds);
+    return api_error("no_worker", "no worker is ready: " + keeper_->cause(), "",
+                     RetryAfter::kUnknownSeconds);
   const ipc::ModelInfo& model = *keeper_->model();
   auto n_prompt = static_cast<int64_t>(request.prompt.size());
   int64_t wanted = std::max<int64_t>(1, request.max_tokens.value_or(1));
   std::string counts = "the prompt has " + std::to_string(n_prompt) + " tokens";
   if (n_prompt + wanted > model.context_tokens) {
     if (request.max_tokens.value_or(0) > 1 && n_prompt + 1 <= model.context_tokens)
-      counts += " and max_tokens is " + std::to_string(wanted) + ", together " + std::to_string(n_prompt + wanted);
+      counts += " and max_tokens is " + std::to_string(wanted) + ", together " +
+                std::to_string(n_prompt + wanted);
     else
       counts += " and at least 1 is generated";
     return api_error("context_length_exceeded",
@@ -77,8 +80,8 @@ std::optional<ApiError> Dispatcher::refusal(const api::GenerateRequest& request)
   if (n_prompt + 1 > model.pool_tokens)
     return api_error("kv_pool_exceeded",
                      counts + "; with one more it needs " + std::to_string(n_prompt + 1) +
-                         " tokens of the KV pool, which holds " + std::to_string(model.pool_tokens) +
-                         " (cache.kv_pool_bytes)",
+                         " tokens of the KV pool, which holds " +
+                         std::to_string(model.pool_tokens) + " (cache.kv_pool_bytes)",
                      prompt_param(request));
   return std::nullopt;
 }
@@ -87,7 +90,8 @@ WaitingRequest Dispatcher::waiting_entry(const Request& r) const {
   return {r.id, r.in.priority, r.in.client, r.in.received_us, r.in.deadline_us};
 }
 
-std::optional<ApiError> Dispatcher::accept(api::GenerateRequest in, std::shared_ptr<ResponseBuffer> buffer,
+std::optional<ApiError> Dispatcher::accept(api::GenerateRequest in,
+                                           std::shared_ptr<ResponseBuffer> buffer,
                                            const std::string& model_name, uint64_t* id) {
   CHECK(in.n_choices >= 1);
   if (auto error = refusal(in)) return error;
@@ -103,16 +107,18 @@ std::optional<ApiError> Dispatcher::accept(api::GenerateRequest in, std::shared_
   r.in = std::move(in);
   Offer offer = queue_.offer(waiting_entry(r));
   if (!offer.is_accepted)
-    return api_error("queue_full", "all " + std::to_string(config_.limits_max_queue) +
-                                       " places of the queue are taken; try again later",
+    return api_error("queue_full",
+                     "all " + std::to_string(config_.limits_max_queue) +
+                         " places of the queue are taken; try again later",
                      "", retry_after_s());
   model_name_ = model_name;
   *id = r.id;
   requests_[r.id] = std::move(request);
   if (offer.displaced)
-    end_with_error(requests_.at(*offer.displaced).get(), "rejected",
-                   api_error("overloaded", "displaced from the full queue by a request of higher priority",
-                             "", retry_after_s()));
+    end_with_error(
+        requests_.at(*offer.displaced).get(), "rejected",
+        api_error("overloaded", "displaced from the full queue by a request of higher priority", "",
+                  retry_after_s()));
   return std::nullopt;
 }
 
@@ -137,7 +143,7 @@ void Dispatcher::drop_call(const WorkerCall* call) {
   calls_.erase(it);
 }
 
-// --- dispatch ---------------------------------------------------------------------------------------
+// --- dispatch ---
 
 void Dispatcher::turn() {
   int64_t now = clock_->now_us();
@@ -153,7 +159,8 @@ void Dispatcher::turn() {
   dispatch_calls();
   dispatch_requests();
   for (ipc::Priority p : {ipc::Priority::kHigh, ipc::Priority::kNormal, ipc::Priority::kLow})
-    metrics_->set(Metric::kRequestsWaiting, static_cast<double>(queue_.waiting(p)), {priority_name(p)});
+    metrics_->set(Metric::kRequestsWaiting, static_cast<double>(queue_.waiting(p)),
+                  {priority_name(p)});
   metrics_->set(Metric::kRequestsRunning, static_cast<double>(n_at_worker_));
 }
 
@@ -169,7 +176,8 @@ void Dispatcher::dispatch_calls() {
     if (call->is_at_worker || !quarantine_.may_dispatch(id)) continue;
     keeper_->note_dispatch();
     std::visit([id = id](auto& question) { question.id = id; }, call->question);
-    bool is_sent = std::visit([&](const auto& question) { return keeper_->send(question); }, call->question);
+    bool is_sent =
+        std::visit([&](const auto& question) { return keeper_->send(question); }, call->question);
     if (!is_sent) return;
     call->is_at_worker = true;
     ++n_calls_at_worker_;
@@ -179,10 +187,12 @@ void Dispatcher::dispatch_calls() {
 
 void Dispatcher::dispatch_requests() {
   if (keeper_->state() != WorkerState::kReady) return;
-  size_t limit = static_cast<size_t>(std::max(1, keeper_->model()->max_batch_size)) + kExtraSequences;
+  size_t limit =
+      static_cast<size_t>(std::max(1, keeper_->model()->max_batch_size)) + kExtraSequences;
   while (auto id = queue_.next([&](uint64_t i) { return quarantine_.may_dispatch(i); })) {
     Request* r = requests_.at(*id).get();
-    // What comes first waits for its room: letting smaller ones past would starve a request of many choices.
+    // What comes first waits for its room: letting smaller ones past would starve a request of many
+    // choices.
     if (n_sequences_ > 0 && n_sequences_ + r->n_unfinished() > limit) return;
     if (!dispatch(r)) return;
   }
@@ -209,7 +219,7 @@ bool Dispatcher::dispatch(Request* r) {
   return true;
 }
 
-// --- what the worker says ---------------------------------------------------------------------------
+// --- what the worker says ---
 
 void Dispatcher::on_message(ipc::FromWorker message) {
   if (auto* tokens = std::get_if<ipc::TokenEvents>(&message)) {
@@ -247,7 +257,8 @@ void Dispatcher::on_prompt_progress(const ipc::PromptProgress& progress) {
   r->n_prompt_done = std::max(r->n_prompt_done, progress.n_done);
   if (r->n_dispatches == 1)
     r->n_cached = std::min(progress.n_cached, static_cast<uint32_t>(r->in.prompt.size()));
-  if (progress.n_done >= progress.n_total && r->prompt_done_us == 0) r->prompt_done_us = clock_->now_us();
+  if (progress.n_done >= progress.n_total && r->prompt_done_us == 0)
+    r->prompt_done_us = clock_->now_us();
 }
 
 void Dispatcher::on_prompt_logprobs(ipc::PromptLogprobs message) {
@@ -286,7 +297,8 @@ void Dispatcher::observe(Request* r, const TokenEffect& effect) {
   keeper_->note_progress();
   if (effect.gap_s) metrics_->observe(Metric::kInterTokenLatency, *effect.gap_s);
   if (effect.is_new_token && r->completion_tokens() == 1)
-    metrics_->observe(Metric::kTimeToFirstToken, static_cast<double>(r->first_token_us - r->in.received_us) / 1e6);
+    metrics_->observe(Metric::kTimeToFirstToken,
+                      static_cast<double>(r->first_token_us - r->in.received_us) / 1e6);
 }
 
 // False: the reader is too slow, the request has ended.
@@ -314,8 +326,8 @@ void Dispatcher::on_worker_end(const WorkerEnd& end) {
   for (uint64_t id : convicted) {
     metrics_->add(Metric::kQuarantined, 1);
     ApiError error = api_error("request_quarantined",
-                               "this request ended its worker each time it ran, last time alone (" + end.detail +
-                                   "); it is not tried again");
+                               "this request ended its worker each time it ran, last time alone (" +
+                                   end.detail + "); it is not tried again");
     if (auto r = requests_.find(id); r != requests_.end()) {
       log_error("request quarantined", {{"request_id", r->second->in.id}, {"detail", end.detail}});
       end_with_error(r->second.get(), "failed", error);
@@ -327,125 +339,18 @@ void Dispatcher::on_worker_end(const WorkerEnd& end) {
   }
 }
 
-// --- ends -------------------------------------------------------------------------------------------
-
-void Dispatcher::end_normally(Request* r) {
-  std::string outcome = normal_outcome(*r);
-  StreamEvent end;
-  end.kind = StreamEvent::Kind::kEnd;
-  end.prompt_tokens = static_cast<int64_t>(r->in.prompt.size());
-  end.completion_tokens = r->completion_tokens();
-  end.cached_tokens = r->n_cached;
-  end.timing = timing_of(*r, clock_->now_us());
-  auto buffer = r->buffer;
-  retry_after_.on_completion();
-  finish(r, outcome, nullptr);  // the row first: who has read the end finds the counters risen
-  buffer->push(std::move(end));
-}
-
-void Dispatcher::end_with_error(Request* r, const std::string& outcome, ApiError error) {
-  StreamEvent event;
-  event.kind = StreamEvent::Kind::kError;
-  event.error = error;
-  auto buffer = r->buffer;
-  finish(r, outcome, &error);
-  buffer->push(std::move(event));
-}
-
-void Dispatcher::end_abnormally(Request* r, FinishReason reason, const std::string& text) {
-  if (reason == FinishReason::kAborted)
-    return end_with_error(r, "aborted", api_error("aborted", "the request was ended by a shutdown", "", kDrainRetryAfterS));
-  if (reason == FinishReason::kFailed)
-    return end_with_error(r, "failed", api_error("worker_failed", text.empty() ? "the worker failed" : text));
-  // Cancelled, and we didn't ask for it.
-  keeper_->protocol_fault("a request was cancelled that nobody cancelled");
-}
-
-void Dispatcher::end_by_deadline(Request* r) {
-  if (r->first_token_us == 0) {
-    bool has_worker = keeper_->state() == WorkerState::kReady || r->n_dispatches > 0;
-    if (has_worker)
-      return end_with_error(r, "deadline", api_error("deadline_exceeded", "the deadline came before the first token"));
-    return end_with_error(r, "rejected", api_error("no_worker", "no worker was ready before the deadline: " + keeper_->cause(),
-                                                   "", retry_after_s()));
-  }
-  leave_worker(r, FinishReason::kDeadline);
-  for (size_t i = 0; i < r->choices.size(); ++i) {
-    if (r->choices[i].finish != FinishReason::kNone) continue;
-    r->choices[i].finish = FinishReason::kDeadline;
-    StreamEvent end;
-    end.kind = StreamEvent::Kind::kChoiceEnd;
-    end.choice = static_cast<uint32_t>(i);
-    end.finish = FinishReason::kDeadline;
-    end.reason = "deadline";
-    end.timing = timing_of(*r, clock_->now_us());
-    if (!deliver(r, std::move(end))) return;
-  }
-  end_normally(r);
-}
-
-// Takes it away from the worker, if it is there.
-void Dispatcher::leave_worker(Request* r, FinishReason reason) {
-  if (r->wire_id == 0) return;
-  if (!r->is_finished() && !keeper_->send(ipc::Cancel{r->wire_id, reason}))
-    log_debug("cancel not sent", {{"request_id", r->in.id}});  // the worker is dying and takes it along
-  by_wire_.erase(r->wire_id);
-  r->wire_id = 0;
-  --n_at_worker_;
-  n_sequences_ -= r->n_unfinished();
-}
-
-void Dispatcher::finish(Request* r, const std::string& outcome, const ApiError* error) {
-  accounting_->account_ended(make_record(*r, outcome, error, model_name_, clock_->now_us()));
-  leave_worker(r, FinishReason::kCancelled);
-  queue_.remove(r->id);
-  quarantine_.on_end(r->id);
-  requests_.erase(r->id);
-}
-
-void Dispatcher::check_deadlines(int64_t now) {
-  for (uint64_t id : queue_.take_expired()) end_by_deadline(requests_.at(id).get());
-  if (now < next_check_us_) return;
-  std::vector<Request*> overdue;
-  for (auto& [id, r] : requests_) {
-    if (r->wire_id != 0 && r->in.deadline_us > 0 && now > r->in.deadline_us + kDeadlineGraceUs)
-      overdue.push_back(r.get());
-  }
-  for (Request* r : overdue) end_by_deadline(r);
-}
-
-void Dispatcher::cut_slow_readers(int64_t now) {
-  std::vector<Request*> slow;
-  for (auto& [id, r] : requests_) {
-    if (r->buffer->stalled_us(now) > config_.server_slow_reader_timeout_ms * 1000) slow.push_back(r.get());
-  }
-  for (Request* r : slow) {
-    log_warn("slow reader cut", {{"request_id", r->in.id}, {"reason", "timeout"}});
-    metrics_->add(Metric::kStreamsCut, 1);
-    ApiError error = api_error("client_gone", "the client did not read its stream");
-    r->buffer->cut(error);
-    finish(r, "cancelled", &error);
-  }
-}
-
-void Dispatcher::abort_all() {
-  std::vector<Request*> rest;
-  for (auto& [id, r] : requests_) rest.push_back(r.get());
-  for (Request* r : rest)
-    end_with_error(r, "aborted", api_error("aborted", "the request was ended by a shutdown", "", kDrainRetryAfterS));
-  for (auto& [id, call] : calls_) call->answer(draining_error());
-  calls_.clear();
-}
-
 std::vector<LiveRequest> Dispatcher::live_requests() const {
   std::vector<const Request*> sorted;
   for (const auto& [id, r] : requests_) sorted.push_back(r.get());
-  std::sort(sorted.begin(), sorted.end(), [](const Request* a, const Request* b) { return a->id < b->id; });
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Request* a, const Request* b) { return a->id < b->id; });
   std::vector<LiveRequest> live;
   for (const Request* r : sorted) {
     const char* phase = r->wire_id == 0 ? "queued" : r->first_token_us == 0 ? "prefill" : "decode";
-    live.push_back({r->in.id, phase, priority_name(r->in.priority), (clock_->now_us() - r->in.received_us) / 1000,
-                    static_cast<int64_t>(r->in.prompt.size()), r->completion_tokens(), r->n_dispatches});
+    live.push_back({r->in.id, phase, priority_name(r->in.priority),
+                    (clock_->now_us() - r->in.received_us) / 1000,
+                    static_cast<int64_t>(r->in.prompt.size()), r->completion_tokens(),
+                    r->n_dispatches});
   }
   return live;
 }

@@ -1,6 +1,7 @@
-// From acceptance to the end of every request: checks limits, queues, sends to the worker, turns what comes
-// back into events for the client, resumes after a worker's death, enforces deadlines, cuts slow readers.
-// Each accepted request ends exactly once, in finish(). Confined to the supervisor's loop thread.
+// From acceptance to the end of every request: checks limits, queues, sends to the worker, turns
+// what comes back into events for the client, resumes after a worker's death, enforces deadlines,
+// cuts slow readers. Each accepted request ends exactly once, in finish(). Confined to the
+// supervisor's loop thread.
 #pragma once
 
 #include <cstdint>
@@ -32,18 +33,19 @@ class Dispatcher {
   void set_keeper(WorkerKeeper* keeper) { keeper_ = keeper; }  // once, before all else
 
   // Accepts the request (its id in *id) or says why not; then nothing of it is kept.
-  std::optional<api::ApiError> accept(api::GenerateRequest request, std::shared_ptr<ResponseBuffer> buffer,
+  std::optional<api::ApiError> accept(api::GenerateRequest request,
+                                      std::shared_ptr<ResponseBuffer> buffer,
                                       const std::string& model_name, uint64_t* id);
-  void cancel(uint64_t id);                 // its reader has gone; unknown ids are ignored
+  void cancel(uint64_t id);  // its reader has gone; unknown ids are ignored
   void add_call(std::shared_ptr<WorkerCall> call);
-  void drop_call(const WorkerCall* call);   // nobody waits for it any more
+  void drop_call(const WorkerCall* call);  // nobody waits for it any more
 
   void on_message(ipc::FromWorker message);
   void on_worker_end(const WorkerEnd& end);
-  void turn();                              // deadlines, slow readers, dispatch
+  void turn();  // deadlines, slow readers, dispatch
   int64_t next_wakeup_us() const;
   void start_drain() { is_draining_ = true; }
-  void abort_all();                         // the drain's time is up
+  void abort_all();  // the drain's time is up
   void reload(const Config& config);
 
   bool is_draining() const { return is_draining_; }
@@ -56,6 +58,7 @@ class Dispatcher {
  private:
   std::optional<api::ApiError> refusal(const api::GenerateRequest& request) const;
   std::optional<api::ApiError> hopeless() const;
+  static api::ApiError draining_error();
   void dispatch_calls();
   void dispatch_requests();
   bool dispatch(Request* request);

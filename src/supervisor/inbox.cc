@@ -16,7 +16,8 @@ bool Inbox::post(std::function<void()> work) {
     work_.push_back(std::move(work));
   }
   uint64_t one = 1;
-  [[maybe_unused]] ssize_t n = write(event_.get(), &one, sizeof one);  // full counter: already awake
+  [[maybe_unused]] ssize_t n =
+      write(event_.get(), &one, sizeof one);  // full counter: already awake
   return true;
 }
 

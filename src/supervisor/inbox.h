@@ -1,5 +1,6 @@
-// Work for the loop thread from other threads: closures and an eventfd that wakes the loop. Thread-safe.
-// Unbounded in itself, bounded by its users: each connection thread has at most one call under way.
+// Work for the loop thread from other threads: closures and an eventfd that wakes the loop.
+// Thread-safe. Unbounded in itself, bounded by its users: each connection thread has at most one
+// call under way.
 #pragma once
 
 #include <functional>
@@ -16,8 +17,8 @@ class Inbox {
   int fd() const { return event_.get(); }
   // False after close(): the work is not taken.
   bool post(std::function<void()> work);
-  void run_all();   // loop thread: does what is there
-  void close();     // loop thread: nothing more is taken; what was taken is still run by run_all()
+  void run_all();  // loop thread: does what is there
+  void close();    // loop thread: nothing more is taken; what was taken is still run by run_all()
 
  private:
   UniqueFd event_;

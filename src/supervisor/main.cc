@@ -1,7 +1,7 @@
-// tandemd: reads the configuration, opens the request log, starts the API and runs the supervisor's loop on
-// the main thread until a signal ends it. SIGTERM and SIGINT drain, SIGHUP reloads. stdout gets one line, the
-// address really bound; all else goes to stderr. Exit codes: 0 after a drain, 78 bad configuration, 71 the
-// system refuses something.
+// tandemd: reads the configuration, opens the request log, starts the API and runs the supervisor's
+// loop on the main thread until a signal ends it. SIGTERM and SIGINT drain, SIGHUP reloads. stdout
+// gets one line, the address really bound; all else goes to stderr. Exit codes: 0 after a drain, 78
+// bad configuration, 71 the system refuses something.
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -33,7 +33,8 @@ constexpr const char* kDefaultConfig = "/etc/tandem/tandem.toml";
 constexpr const char* kDefaultProfile = "/etc/tandem/profile.toml";
 constexpr const char* kUsage =
     "tandemd [--config FILE] [--profile FILE] [--set section.key=value]... [--version] [--help]\n"
-    "Serves the model of its configuration. Without --config, /etc/tandem/tandem.toml is read if it exists;\n"
+    "Serves the model of its configuration. Without --config, /etc/tandem/tandem.toml is read if "
+    "it exists;\n"
     "without --profile, /etc/tandem/profile.toml. Order: defaults < profile < config < --set.\n";
 
 struct Arguments {
@@ -90,7 +91,8 @@ Status make_folder(const std::string& path) {
 
 std::unique_ptr<RequestLog> open_log(const Config& config) {
   RequestLogOptions options;
-  options.path = config.log_database.empty() ? config_state_dir(config) + "/requests.db" : config.log_database;
+  options.path =
+      config.log_database.empty() ? config_state_dir(config) + "/requests.db" : config.log_database;
   options.keep_text = config.log_text;
   options.flush_ms = static_cast<int>(config.log_flush_ms);
   options.max_bytes = config.log_max_bytes;
@@ -110,8 +112,12 @@ UniqueFd take_signals() {
 
 // Names of the keys that differ and are only read at a start.
 std::string keys_for_next_start(const Config& before, const Config& after) {
-  constexpr const char* kReloadable[] = {"log.level", "limits.max_queue", "limits.ageing_ms", "limits.max_prompt_tokens",
-                                         "workers.watchdog_ms", "workers.drain_timeout_ms",
+  constexpr const char* kReloadable[] = {"log.level",
+                                         "limits.max_queue",
+                                         "limits.ageing_ms",
+                                         "limits.max_prompt_tokens",
+                                         "workers.watchdog_ms",
+                                         "workers.drain_timeout_ms",
                                          "server.slow_reader_timeout_ms"};
   std::istringstream old_lines(config_to_toml(before)), new_lines(config_to_toml(after));
   std::string section, old_line, new_line, names;
@@ -125,8 +131,8 @@ std::string keys_for_next_start(const Config& before, const Config& after) {
   return names;
 }
 
-void reload(const Arguments& args, const Config& started_with, Supervisor* supervisor, api::ApiServer* server,
-            SdNotify* systemd) {
+void reload(const Arguments& args, const Config& started_with, Supervisor* supervisor,
+            api::ApiServer* server, SdNotify* systemd) {
   systemd->reloading();
   Config config;
   if (Status status = load_config(args, &config); !status.ok()) {
@@ -137,7 +143,8 @@ void reload(const Arguments& args, const Config& started_with, Supervisor* super
     supervisor->reload(config);
     log_info("reloaded", {});
     if (std::string names = keys_for_next_start(started_with, config); !names.empty())
-      log_warn("changed keys wait for a restart of tandemd, those of a refused model are tried now", {{"keys", names}});
+      log_warn("changed keys wait for a restart of tandemd, those of a refused model are tried now",
+               {{"keys", names}});
   }
   if (Status status = server->reload_keys(); !status.ok())
     log_error("keys not reloaded, the old ones stay", {{"reason", status.message()}});
@@ -156,8 +163,10 @@ int serve(const Arguments& args, const Config& config) {
   log_parse_level(config.log_level, &level);
   log_init("tandemd", level);
   auto model = find_model(config);
-  if (!model.ok() && model.status().code() == StatusCode::kInvalidArgument) return fail(kExitConfig, model.status());
-  if (Status status = make_folder(config_state_dir(config)); !status.ok()) return fail(kExitSystem, status);
+  if (!model.ok() && model.status().code() == StatusCode::kInvalidArgument)
+    return fail(kExitConfig, model.status());
+  if (Status status = make_folder(config_state_dir(config)); !status.ok())
+    return fail(kExitSystem, status);
   if (Status status = make_folder(config_cache_dir(config)); !status.ok())
     log_warn("no cache folder", {{"reason", status.message()}});
   std::unique_ptr<RequestLog> log = open_log(config);

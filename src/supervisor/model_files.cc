@@ -16,8 +16,8 @@ namespace tandem {
 namespace {
 
 constexpr const char* kSuffix = ".gguf";
-constexpr size_t kSplitChars = 20;    // "-00001-of-00003.gguf"
-constexpr int kMaxParts = 999;        // more would only be a way to run out of descriptors
+constexpr size_t kSplitChars = 20;  // "-00001-of-00003.gguf"
+constexpr int kMaxParts = 999;      // more would only be a way to run out of descriptors
 
 bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -30,7 +30,8 @@ bool parse_split(const std::string& path, int* part, int* count) {
   for (size_t i : {1, 2, 3, 4, 5, 10, 11, 12, 13, 14}) {
     if (tail[i] < '0' || tail[i] > '9') return false;
   }
-  if (tail[0] != '-' || tail.compare(6, 4, "-of-") != 0 || tail.compare(15, 5, kSuffix) != 0) return false;
+  if (tail[0] != '-' || tail.compare(6, 4, "-of-") != 0 || tail.compare(15, 5, kSuffix) != 0)
+    return false;
   *part = std::stoi(tail.substr(1, 5));
   *count = std::stoi(tail.substr(10, 5));
   return *part >= 1 && *part <= *count && *count <= kMaxParts;
@@ -43,7 +44,8 @@ std::string user_name() {
 
 // Which step of the way to `path` refuses: "needs x on /home" or "needs r on the file itself".
 std::string missing_permission(const std::string& path) {
-  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+  for (size_t slash = path.find('/', 1); slash != std::string::npos;
+       slash = path.find('/', slash + 1)) {
     std::string folder = path.substr(0, slash);
     if (faccessat(AT_FDCWD, folder.c_str(), X_OK, AT_EACCESS) != 0 && errno == EACCES)
       return "missing permission x (search) on the folder " + folder;
@@ -56,15 +58,17 @@ Result<UniqueFd> open_part(const std::string& path) {
   if (!fd.valid()) {
     int err = errno;
     if (err == EACCES || err == EPERM) {
-      return Status(StatusCode::kPermissionDenied, "cannot read model " + path + ": user " + user_name() +
-                                                       " lacks access, " + missing_permission(path));
+      return Status(StatusCode::kPermissionDenied, "cannot read model " + path + ": user " +
+                                                       user_name() + " lacks access, " +
+                                                       missing_permission(path));
     }
     return errno_status(err, "cannot open model " + path);
   }
   struct stat st;
   if (fstat(fd.get(), &st) != 0) return errno_status(errno, "cannot examine model " + path);
   if (!S_ISREG(st.st_mode)) {
-    return invalid_argument("model " + path + " is " + (S_ISDIR(st.st_mode) ? "a folder" : "not a regular file") +
+    return invalid_argument("model " + path + " is " +
+                            (S_ISDIR(st.st_mode) ? "a folder" : "not a regular file") +
                             "; a GGUF file is needed");
   }
   return fd;
@@ -97,9 +101,11 @@ Result<std::string> find_model(const Config& config) {
     return not_found("no model: set model.path or put one .gguf file into " + folder);
   if (found->size() == 1) return found->front();
   std::string names;
-  for (const std::string& path : *found) names += (names.empty() ? "" : ", ") + path.substr(folder.size() + 1);
-  return invalid_argument("model.path is empty and " + folder + " holds " + std::to_string(found->size()) +
-                          " models (" + names + "); set model.path to one of them");
+  for (const std::string& path : *found)
+    names += (names.empty() ? "" : ", ") + path.substr(folder.size() + 1);
+  return invalid_argument("model.path is empty and " + folder + " holds " +
+                          std::to_string(found->size()) + " models (" + names +
+                          "); set model.path to one of them");
 }
 
 std::vector<std::string> model_parts(const std::string& path) {

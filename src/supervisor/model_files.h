@@ -1,5 +1,6 @@
-// Finds and opens the model's file(s) for a worker: by name only, nothing here reads a byte of them. Also
-// says when they changed, so that a refused model is tried again. Thread-safe (no state).
+// Finds and opens the model's file(s) for a worker: by name only, nothing here reads a byte of
+// them. Also says when they changed, so that a refused model is tried again. Thread-safe (no
+// state).
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,12 @@
 namespace tandem {
 
 struct OpenModel {
-  std::vector<UniqueFd> fds;        // one per part, read-only
-  std::vector<std::string> paths;   // the same order
+  std::vector<UniqueFd> fds;       // one per part, read-only
+  std::vector<std::string> paths;  // the same order
 };
 
-// Path of the first part: model.path, or the only model in <state_dir>/models. kNotFound: none there (yet);
-// kInvalidArgument: several and no model.path (a configuration fault).
+// Path of the first part: model.path, or the only model in <state_dir>/models. kNotFound: none
+// there (yet); kInvalidArgument: several and no model.path (a configuration fault).
 Result<std::string> find_model(const Config& config);
 // All parts of a split file by its name (`x-00001-of-0000N.gguf`), else just `path`.
 std::vector<std::string> model_parts(const std::string& path);

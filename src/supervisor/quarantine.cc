@@ -31,7 +31,8 @@ bool Quarantine::charge(Item* item, bool was_alone) {
   }
   if (item->has_new_progress) return false;
   bool is_convicted = item->is_suspect() && was_alone;
-  if (++item->stalls >= kStallsForCharge) item->charges = std::max(item->charges, kChargesForSuspect);
+  if (++item->stalls >= kStallsForCharge)
+    item->charges = std::max(item->charges, kChargesForSuspect);
   return is_convicted;
 }
 

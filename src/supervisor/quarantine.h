@@ -1,12 +1,14 @@
-// Which request is poison: the rule of design.md 2. Pure logic; confined to the supervisor's loop thread.
+// Which request is poison: the rule of design.md 2. Pure logic; confined to the supervisor's loop
+// thread.
 //
-// DESIGN. When a worker ends by its own fault, the items (requests, prepare calls) it held without any
-// progress since their dispatch are each charged with the crash. After the second charge an item is a
-// suspect: it runs only while nothing else without progress is at the worker, and nothing joins it before it
-// made progress. A suspect that is charged then crashed alone and is convicted. Progress clears the charges,
-// so an item that is merely unlucky costs a short wait. One addition to the rule: an item that each time dies
-// at the same place (its replayed prefix is progress since dispatch, but no new progress) would never be
-// charged and the worker would crash for ever; such stalls count too, after kStallsForCharge of them.
+// DESIGN. When a worker ends by its own fault, the items (requests, prepare calls) it held without
+// any progress since their dispatch are each charged with the crash. After the second charge an
+// item is a suspect: it runs only while nothing else without progress is at the worker, and nothing
+// joins it before it made progress. A suspect that is charged then crashed alone and is convicted.
+// Progress clears the charges, so an item that is merely unlucky costs a short wait. One addition
+// to the rule: an item that each time dies at the same place (its replayed prefix is progress since
+// dispatch, but no new progress) would never be charged and the worker would crash for ever; such
+// stalls count too, after kStallsForCharge of them.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +26,8 @@ class Quarantine {
   // The worker did something for the item; `is_new`: further than ever before, not a replay.
   void on_progress(uint64_t item, bool is_new);
   void on_end(uint64_t item);  // finished, cancelled, refused: forgotten
-  // The worker is gone. Returns the items convicted (at most one); all others may be dispatched again.
+  // The worker is gone. Returns the items convicted (at most one); all others may be dispatched
+  // again.
   std::vector<uint64_t> on_worker_end(bool is_own_fault);
   bool may_dispatch(uint64_t item) const;
 
@@ -34,7 +37,7 @@ class Quarantine {
     bool has_progress = false;      // since the last dispatch
     bool has_new_progress = false;  // since the last dispatch
     int charges = 0;
-    int stalls = 0;                 // crashes in a row with replay, but without new progress
+    int stalls = 0;  // crashes in a row with replay, but without new progress
     bool is_suspect() const { return charges >= kChargesForSuspect; }
     bool is_chargeable() const { return is_at_worker && !has_progress; }
   };

@@ -54,7 +54,8 @@ void take_token(Request* request, Choice* choice, ipc::TokenEvent* event, int64_
                 TokenEffect* effect) {
   choice->generated.push_back(event->token);
   if (request->in.sampling.n_top_logprobs >= 0)
-    choice->held_logprobs.push_back(event->logprob ? std::move(*event->logprob) : ipc::LogprobEntry{});
+    choice->held_logprobs.push_back(event->logprob ? std::move(*event->logprob)
+                                                   : ipc::LogprobEntry{});
   effect->is_new_token = true;
   if (choice->last_token_us != 0)
     effect->gap_s = static_cast<double>(now_us - choice->last_token_us) / 1e6;
@@ -116,8 +117,9 @@ Result<std::vector<ipc::LogprobEntry>> apply_prompt_logprobs(Request* request,
   uint32_t known = request->n_prompt_logprobs;
   size_t end = message.first_index + message.entries.size();
   if (message.first_index > known || end > request->in.prompt.size())
-    return invalid_argument("prompt log-probabilities from " + std::to_string(message.first_index) + " to " +
-                            std::to_string(end) + " where " + std::to_string(known) + " comes next");
+    return invalid_argument("prompt log-probabilities from " + std::to_string(message.first_index) +
+                            " to " + std::to_string(end) + " where " + std::to_string(known) +
+                            " comes next");
   if (end <= known) return std::vector<ipc::LogprobEntry>{};
   auto first_new = message.entries.begin() + (known - message.first_index);
   std::vector<ipc::LogprobEntry> fresh(std::make_move_iterator(first_new),
@@ -168,8 +170,9 @@ std::string normal_outcome(const Request& request) {
   return request.choices[0].finish == FinishReason::kLength ? "length" : "stop";
 }
 
-ipc::RequestRecord make_record(const Request& r, const std::string& outcome, const api::ApiError* error,
-                               const std::string& model, int64_t now_us) {
+ipc::RequestRecord make_record(const Request& r, const std::string& outcome,
+                               const api::ApiError* error, const std::string& model,
+                               int64_t now_us) {
   ipc::RequestRecord record;
   api::StreamTiming timing = timing_of(r, now_us);
   record.id = r.in.id;

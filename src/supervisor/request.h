@@ -1,7 +1,7 @@
-// One accepted request: what is known of it until it ends. This is the truth that outlives workers: from it
-// a request is dispatched again after a worker's death, so that nothing is repeated and nothing is missing.
-// Plain data and the rules that turn a worker's events into events for the client. Confined to the
-// supervisor's loop thread.
+// One accepted request: what is known of it until it ends. This is the truth that outlives workers:
+// from it a request is dispatched again after a worker's death, so that nothing is repeated and
+// nothing is missing. Plain data and the rules that turn a worker's events into events for the
+// client. Confined to the supervisor's loop thread.
 #pragma once
 
 #include <cstdint>
@@ -29,22 +29,23 @@ struct Choice {
 };
 
 struct Request {
-  uint64_t id = 0;                   // supervisor's own number
-  uint64_t wire_id = 0;              // id of the current dispatch; 0: waits. Events of older ones are ignored
+  uint64_t id = 0;       // supervisor's own number
+  uint64_t wire_id = 0;  // id of the current dispatch; 0: waits. Events of older ones are ignored
   api::GenerateRequest in;
-  uint32_t max_tokens = 0;           // per choice, resolved against context
-  int32_t context_tokens = 0;        // in force at admission
+  uint32_t max_tokens = 0;     // per choice, resolved against context
+  int32_t context_tokens = 0;  // in force at admission
   std::vector<Choice> choices;
-  uint32_t n_prompt_logprobs = 0;    // entries handed to the client
-  uint32_t n_prompt_done = 0;        // furthest prompt position ever reached
-  uint32_t n_cached = 0;             // prefix-cache hit of the first dispatch
+  uint32_t n_prompt_logprobs = 0;  // entries handed to the client
+  uint32_t n_prompt_done = 0;      // furthest prompt position ever reached
+  uint32_t n_cached = 0;           // prefix-cache hit of the first dispatch
   int n_dispatches = 0;
-  uint64_t worker_generation = 0;    // of the latest dispatch
-  int64_t received_utc_us = 0, dispatched_us = 0, prompt_done_us = 0, first_token_us = 0;  // 0: not yet
+  uint64_t worker_generation = 0;  // of the latest dispatch
+  int64_t received_utc_us = 0, dispatched_us = 0, prompt_done_us = 0,
+          first_token_us = 0;  // 0: not yet
   int64_t last_event_us = 0;
-  bool is_reply_begun = false;       // the client may have seen something
+  bool is_reply_begun = false;  // the client may have seen something
   std::shared_ptr<ResponseBuffer> buffer;
-  std::string completion_text;       // of choice 0; only with log.text
+  std::string completion_text;  // of choice 0; only with log.text
 
   size_t n_unfinished() const;
   bool is_finished() const { return n_unfinished() == 0; }
@@ -55,22 +56,25 @@ struct Request {
 struct TokenEffect {
   std::vector<api::StreamEvent> events;  // for the client, in order
   bool is_new_token = false;
-  std::optional<double> gap_s;           // since the choice's previous token
-  ipc::FinishReason abnormal = ipc::FinishReason::kNone;  // kFailed, kAborted, kCancelled: ends all choices
-  bool is_late_deadline = false;         // deadline before any token: 504
+  std::optional<double> gap_s;  // since the choice's previous token
+  ipc::FinishReason abnormal =
+      ipc::FinishReason::kNone;   // kFailed, kAborted, kCancelled: ends all choices
+  bool is_late_deadline = false;  // deadline before any token: 504
 };
-// kInvalidArgument: the event contradicts what is known (a token out of order, an unknown choice): the worker
-// is wrong, nothing was changed.
+// kInvalidArgument: the event contradicts what is known (a token out of order, an unknown choice):
+// the worker is wrong, nothing was changed.
 Result<TokenEffect> apply_token_event(Request* request, ipc::TokenEvent event, int64_t now_us);
 // New entries of the prompt's log-probabilities, those known already left out.
-Result<std::vector<ipc::LogprobEntry>> apply_prompt_logprobs(Request* request, ipc::PromptLogprobs message);
+Result<std::vector<ipc::LogprobEntry>> apply_prompt_logprobs(Request* request,
+                                                             ipc::PromptLogprobs message);
 
 // The message that starts or resumes it.
 ipc::Submit make_submit(const Request& request);
 api::StreamTiming timing_of(const Request& request, int64_t now_us);
 // Row of the request log. `outcome` is the log status; `error` null for normal ends.
 ipc::RequestRecord make_record(const Request& request, const std::string& outcome,
-                               const api::ApiError* error, const std::string& model, int64_t now_us);
+                               const api::ApiError* error, const std::string& model,
+                               int64_t now_us);
 const char* priority_name(ipc::Priority priority);
 // "stop", "length", "deadline": how the choices ended, taken together.
 std::string normal_outcome(const Request& request);

@@ -17,7 +17,8 @@ size_t ResponseBuffer::bytes_of(const StreamEvent& event) {
   return n;
 }
 
-// Joins text to the last waiting event of the same choice, so that a late reader gets fewer, larger pieces.
+// Joins text to the last waiting event of the same choice, so that a late reader gets fewer, larger
+// pieces.
 bool ResponseBuffer::merge(const StreamEvent& event) {
   if (events_.empty() || event.kind != StreamEvent::Kind::kText) return false;
   StreamEvent& last = events_.back();
@@ -29,7 +30,8 @@ bool ResponseBuffer::merge(const StreamEvent& event) {
 
 bool ResponseBuffer::push(StreamEvent event) {
   std::lock_guard lock(mutex_);
-  // Log-probabilities of a prompt come before anything could be read, and are bounded by the prompt.
+  // Log-probabilities of a prompt come before anything could be read, and are bounded by the
+  // prompt.
   bool is_bounded = is_stream_ && event.kind == StreamEvent::Kind::kText;
   size_t n = bytes_of(event);
   if (is_bounded && !events_.empty() && bytes_ + n > kMaxBytes) return false;

@@ -1,6 +1,6 @@
-// Events on their way from the loop thread to the connection thread that writes them. The loop never waits
-// for a reader: the buffer of a stream is bounded in bytes and in time, and a reader that lets either run
-// out is cut. Thread-safe.
+// Events on their way from the loop thread to the connection thread that writes them. The loop
+// never waits for a reader: the buffer of a stream is bounded in bytes and in time, and a reader
+// that lets either run out is cut. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,8 @@ namespace tandem {
 
 class ResponseBuffer {
  public:
-  // Of a stream's backlog. Text of thousands of tokens, or some hundred with 20 log-probabilities each.
+  // Of a stream's backlog. Text of thousands of tokens, or some hundred with 20 log-probabilities
+  // each.
   static constexpr size_t kMaxBytes = 512 << 10;
 
   explicit ResponseBuffer(bool is_stream) : is_stream_(is_stream) {}
@@ -40,7 +41,7 @@ class ResponseBuffer {
   std::condition_variable arrived_;
   std::deque<api::StreamEvent> events_;
   size_t bytes_ = 0;
-  int64_t last_read_us_ = 0;   // when the reader last came, or the backlog began
+  int64_t last_read_us_ = 0;  // when the reader last came, or the backlog began
   bool has_ended_ = false;
 };
 

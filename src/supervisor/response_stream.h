@@ -1,5 +1,5 @@
-// The connection thread's end of a request (api::ResponseStream): reads the buffer; destroyed before the
-// end, it cancels the request. Confined to one thread.
+// The connection thread's end of a request (api::ResponseStream): reads the buffer; destroyed
+// before the end, it cancels the request. Confined to one thread.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Tells systemd what is going on (Type=notify): readiness, one status line, the watchdog's sign of life.
-// Without systemd (no NOTIFY_SOCKET) every call does nothing. Confined to the main thread.
+// Tells systemd what is going on (Type=notify): readiness, one status line, the watchdog's sign of
+// life. Without systemd (no NOTIFY_SOCKET) every call does nothing. Confined to the main thread.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@ namespace tandem {
 class SdNotify {
  public:
   SdNotify();
-  void ready();                            // READY=1: the port is open
-  void status(const std::string& text);    // STATUS=, sent on change only
-  void reloading();                        // RELOADING=1, with the monotonic time systemd asks for
-  void stopping();                         // STOPPING=1
-  void alive(int64_t now_us);              // WATCHDOG=1, at half of WatchdogSec
+  void ready();                          // READY=1: the port is open
+  void status(const std::string& text);  // STATUS=, sent on change only
+  void reloading();                      // RELOADING=1, with the monotonic time systemd asks for
+  void stopping();                       // STOPPING=1
+  void alive(int64_t now_us);            // WATCHDOG=1, at half of WatchdogSec
 
  private:
   int64_t watchdog_us_ = 0;  // 0: systemd doesn't watch

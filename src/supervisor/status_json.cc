@@ -7,7 +7,9 @@ namespace {
 
 using api::JsonWriter;
 
-void field(JsonWriter& out, const char* name, const std::string& text) { out.key(name).string(text); }
+void field(JsonWriter& out, const char* name, const std::string& text) {
+  out.key(name).string(text);
+}
 void field(JsonWriter& out, const char* name, int64_t value) { out.key(name).integer(value); }
 
 void write_model(JsonWriter& out, const StatusView& view) {
@@ -93,8 +95,8 @@ const char* readiness_name(api::Readiness::State state) {
   return kNames[static_cast<int>(state)];
 }
 
-std::string status_json(const StatusView& view, const RequestLogCounters& log, const Status& log_status,
-                        int64_t now_us) {
+std::string status_json(const StatusView& view, const RequestLogCounters& log,
+                        const Status& log_status, int64_t now_us) {
   JsonWriter out;
   out.begin_object();
   field(out, "version", TANDEM_VERSION);

@@ -13,7 +13,7 @@
 namespace tandem {
 
 struct LiveRequest {
-  std::string id, phase;   // phase: "queued", "prefill", "decode"
+  std::string id, phase;  // phase: "queued", "prefill", "decode"
   std::string priority;
   int64_t age_ms = 0, prompt_tokens = 0, completion_tokens = 0, n_dispatches = 0;
 };
@@ -27,15 +27,16 @@ struct StatusView {
   int64_t worker_pid = 0, worker_restarts = 0;
   uint64_t worker_generation = 0;
   ipc::Heartbeat heartbeat;
-  size_t waiting[3] = {0, 0, 0};   // high, normal, low
+  size_t waiting[3] = {0, 0, 0};  // high, normal, low
   size_t running = 0;
   std::vector<LiveRequest> requests;
-  bool has_requests = false;       // false: the loop did not answer in time, the copy is a little old
+  bool has_requests = false;  // false: the loop did not answer in time, the copy is a little old
   int64_t started_us = 0, published_us = 0;  // monotonic
 };
 
-const char* readiness_name(api::Readiness::State state);  // "ready", "degraded", "warming", "dead", "draining"
-std::string status_json(const StatusView& view, const RequestLogCounters& log, const Status& log_status,
-                        int64_t now_us);
+const char* readiness_name(
+    api::Readiness::State state);  // "ready", "degraded", "warming", "dead", "draining"
+std::string status_json(const StatusView& view, const RequestLogCounters& log,
+                        const Status& log_status, int64_t now_us);
 
 }  // namespace tandem

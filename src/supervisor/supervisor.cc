@@ -20,12 +20,15 @@ namespace {
 
 constexpr int64_t kPublishUs = 100'000;
 constexpr int64_t kMaxPollUs = 250'000;
-constexpr int64_t kLoopDeadUs = 5'000'000;     // the loop publishes several times a second
-constexpr int kFailedLives = 3;                // lives without progress in a row: dead, no longer warming
+constexpr int64_t kLoopDeadUs = 5'000'000;  // the loop publishes several times a second
+constexpr int kFailedLives = 3;  // lives without progress in a row: dead, no longer warming
 constexpr auto kStatusWait = std::chrono::milliseconds(200);  // then the published copy is shown
-constexpr auto kLookAround = std::chrono::milliseconds(50);  // how often a waiting call looks for its client
+constexpr auto kLookAround =
+    std::chrono::milliseconds(50);  // how often a waiting call looks for its client
 
-ApiError stopped_error() { return api_error("draining", "the server is shutting down; try again shortly", "", 5); }
+ApiError stopped_error() {
+  return api_error("draining", "the server is shutting down; try again shortly", "", 5);
+}
 
 }  // namespace
 
@@ -34,11 +37,11 @@ Supervisor::Supervisor(const Config& config, RequestLog* log)
       accounting_(&metrics_, log),
       config_(config),
       dispatcher_(config, &metrics_, &accounting_, &clock_),
-      keeper_(config, &metrics_, &clock_,
-              {[] {},
-               [this](ipc::FromWorker message) { dispatcher_.on_message(std::move(message)); },
-               [this](const WorkerEnd& end) { dispatcher_.on_worker_end(end); },
-               [this] { return dispatcher_.has_work_at_worker(); }}),
+      keeper_(
+          config, &metrics_, &clock_,
+          {[] {}, [this](ipc::FromWorker message) { dispatcher_.on_message(std::move(message)); },
+           [this](const WorkerEnd& end) { dispatcher_.on_worker_end(end); },
+           [this] { return dispatcher_.has_work_at_worker(); }}),
       inbox_(std::make_shared<Inbox>()),
       started_us_(monotonic_us()) {
   dispatcher_.set_keeper(&keeper_);
@@ -47,7 +50,7 @@ Supervisor::Supervisor(const Config& config, RequestLog* log)
 
 Supervisor::~Supervisor() = default;
 
-// --- the loop ---------------------------------------------------------------------------------------
+// --- the loop ---
 
 void Supervisor::run(LoopHooks hooks) {
   while (!keeper_.is_stopped()) {
@@ -72,7 +75,8 @@ void Supervisor::poll_once(const LoopHooks& hooks) {
   if (hooks.signal_fd >= 0) fds.push_back({hooks.signal_fd, POLLIN, 0});
   keeper_.add_pollfds(&fds);
   int64_t now = clock_.now_us();
-  int64_t wake = std::min({now + kMaxPollUs, keeper_.next_wakeup_us(), dispatcher_.next_wakeup_us()});
+  int64_t wake =
+      std::min({now + kMaxPollUs, keeper_.next_wakeup_us(), dispatcher_.next_wakeup_us()});
   if (drain_until_us_ > 0) wake = std::min(wake, drain_until_us_);
   int timeout_ms = wake <= now ? 0 : static_cast<int>((wake - now + 999) / 1000);
   if (poll(fds.data(), fds.size(), timeout_ms) <= 0) return;
@@ -92,7 +96,8 @@ void Supervisor::drain() {
 
 void Supervisor::turn_drain(int64_t now) {
   if (drain_until_us_ == 0 || keeper_.state() == WorkerState::kStopped) return;
-  bool is_hopeless = keeper_.state() == WorkerState::kNoModel || keeper_.state() == WorkerState::kRefused;
+  bool is_hopeless =
+      keeper_.state() == WorkerState::kNoModel || keeper_.state() == WorkerState::kRefused;
   if (!dispatcher_.is_empty() && now < drain_until_us_ && !is_hopeless) return;
   dispatcher_.abort_all();
   keeper_.stop();
@@ -108,7 +113,7 @@ void Supervisor::reload(const Config& config) {
   });
 }
 
-// --- what others see --------------------------------------------------------------------------------
+// --- what others see ---
 
 Readiness Supervisor::compute_readiness() const {
   using State = Readiness::State;
@@ -124,12 +129,16 @@ Readiness Supervisor::compute_readiness() const {
       if (is_failing && !keeper_.last_end().empty()) cause += "; last end: " + keeper_.last_end();
       return {is_failing ? State::kDead : State::kWarming, cause, keeper_.remedy()};
     }
-    case WorkerState::kReady: break;
-    case WorkerState::kStopped: return {State::kDraining, "shutting down", ""};
+    case WorkerState::kReady:
+      break;
+    case WorkerState::kStopped:
+      return {State::kDraining, "shutting down", ""};
   }
-  int64_t limit = config_.workers_watchdog_ms * 1000 / 2;  // a slow chunk is no stall; the watchdog acts at the whole
+  int64_t limit = config_.workers_watchdog_ms * 1000 /
+                  2;  // a slow chunk is no stall; the watchdog acts at the whole
   if (int64_t silence = keeper_.silence_us(); silence > limit)
-    return {State::kDead, "the worker has made no progress for " + std::to_string(silence / 1000) + " ms",
+    return {State::kDead,
+            "the worker has made no progress for " + std::to_string(silence / 1000) + " ms",
             "it is restarted after workers.watchdog_ms"};
   return {State::kReady, "", ""};
 }
@@ -169,7 +178,8 @@ Readiness Supervisor::readiness() {
   std::lock_guard lock(mutex_);
   bool is_draining = view_.readiness.state == Readiness::State::kDraining;
   if (!is_draining && monotonic_us() - view_.published_us > kLoopDeadUs)
-    return {Readiness::State::kDead, "the supervisor's loop stands still", "restart tandem.service"};
+    return {Readiness::State::kDead, "the supervisor's loop stands still",
+            "restart tandem.service"};
   return view_.readiness;
 }
 
@@ -211,17 +221,21 @@ std::string Supervisor::status_json() {
   return tandem::status_json(shown, log_->counters(), log_->status(), monotonic_us());
 }
 
-api::ApiResult<std::vector<ipc::RequestRecord>> Supervisor::query_log(const ipc::RecordQuery& query) {
+api::ApiResult<std::vector<ipc::RequestRecord>> Supervisor::query_log(
+    const ipc::RecordQuery& query) {
   auto rows = log_->query(query);
   if (!rows.ok()) return api_error("log_unavailable", rows.status().message());
   return std::move(*rows);
 }
 
-void Supervisor::record_rejected(ipc::RequestRecord record) { accounting_.account_refused(std::move(record)); }
+void Supervisor::record_rejected(ipc::RequestRecord record) {
+  accounting_.account_refused(std::move(record));
+}
 
-// --- requests and calls -----------------------------------------------------------------------------
+// --- requests and calls ---
 
-api::ApiResult<std::unique_ptr<api::ResponseStream>> Supervisor::submit(api::GenerateRequest request) {
+api::ApiResult<std::unique_ptr<api::ResponseStream>> Supervisor::submit(
+    api::GenerateRequest request) {
   struct Verdict {
     std::optional<ApiError> error;
     uint64_t id = 0;
@@ -232,17 +246,22 @@ api::ApiResult<std::unique_ptr<api::ResponseStream>> Supervisor::submit(api::Gen
   auto shared = std::make_shared<api::GenerateRequest>(std::move(request));
   bool is_posted = inbox_->post([this, buffer, verdict, shared] {
     Verdict v;
-    v.error = dispatcher_.accept(std::move(*shared), buffer, served_model_name(config_, keeper_.model_path()), &v.id);
+    v.error = dispatcher_.accept(std::move(*shared), buffer,
+                                 served_model_name(config_, keeper_.model_path()), &v.id);
     verdict->set_value(std::move(v));
   });
   if (!is_posted) return stopped_error();
   Verdict v = future.get();
   if (v.error) return std::move(*v.error);
-  auto cancel = [this, inbox = inbox_, id = v.id] { inbox->post([this, id] { dispatcher_.cancel(id); }); };
-  return std::unique_ptr<api::ResponseStream>(new BufferedStream(std::move(buffer), std::move(cancel)));
+  auto cancel = [this, inbox = inbox_, id = v.id] {
+    inbox->post([this, id] { dispatcher_.cancel(id); });
+  };
+  return std::unique_ptr<api::ResponseStream>(
+      new BufferedStream(std::move(buffer), std::move(cancel)));
 }
 
-WorkerCall::Answer Supervisor::call_worker(std::shared_ptr<WorkerCall> call, const api::CallLimits& limits) {
+WorkerCall::Answer Supervisor::call_worker(std::shared_ptr<WorkerCall> call,
+                                           const api::CallLimits& limits) {
   if (!inbox_->post([this, call] { dispatcher_.add_call(call); })) return stopped_error();
   while (true) {
     if (auto answer = call->wait(kLookAround)) return std::move(*answer);
@@ -258,7 +277,8 @@ WorkerCall::Answer Supervisor::call_worker(std::shared_ptr<WorkerCall> call, con
   }
 }
 
-api::ApiResult<api::PrepareOutcome> Supervisor::prepare(ipc::Prepare request, const api::CallLimits& limits) {
+api::ApiResult<api::PrepareOutcome> Supervisor::prepare(ipc::Prepare request,
+                                                        const api::CallLimits& limits) {
   auto call = std::make_shared<WorkerCall>();
   bool is_chat = request.kind == ipc::Prepare::Kind::kChat;
   call->question = std::move(request);
@@ -267,13 +287,16 @@ api::ApiResult<api::PrepareOutcome> Supervisor::prepare(ipc::Prepare request, co
   auto* reply = std::get_if<ipc::PrepareReply>(&answer);
   if (reply == nullptr) return api_error("internal_error", "a worker answered another question");
   if (!reply->ok) {
-    bool is_known = reply->error_code == "template_error" || reply->error_code == "no_chat_template";
-    return api_error(is_known ? reply->error_code : "invalid_prompt", reply->error, is_chat ? "messages" : "prompt");
+    bool is_known =
+        reply->error_code == "template_error" || reply->error_code == "no_chat_template";
+    return api_error(is_known ? reply->error_code : "invalid_prompt", reply->error,
+                     is_chat ? "messages" : "prompt");
   }
   return api::PrepareOutcome{std::move(reply->ids), std::move(reply->prompt_text)};
 }
 
-api::ApiResult<std::string> Supervisor::detokenize(std::vector<int32_t> ids, const api::CallLimits& limits) {
+api::ApiResult<std::string> Supervisor::detokenize(std::vector<int32_t> ids,
+                                                   const api::CallLimits& limits) {
   auto call = std::make_shared<WorkerCall>();
   call->question = ipc::Detokenize{0, std::move(ids)};
   WorkerCall::Answer answer = call_worker(call, limits);

@@ -1,6 +1,7 @@
-// tandemd's heart: the loop thread that owns workers and requests, and the InferenceService through which
-// connection threads reach it. They hand work over by the inbox and wait for answers; what they only look at
-// (readiness, model, status) is a copy published by the loop, so that probes never wait for anything.
+// tandemd's heart: the loop thread that owns workers and requests, and the InferenceService through
+// which connection threads reach it. They hand work over by the inbox and wait for answers; what
+// they only look at (readiness, model, status) is a copy published by the loop, so that probes
+// never wait for anything.
 #pragma once
 
 #include <atomic>
@@ -31,13 +32,15 @@ class Supervisor : public api::InferenceService {
   ~Supervisor() override;
 
   struct LoopHooks {
-    int signal_fd = -1;                                     // watched; read by on_signal
-    std::function<void()> on_signal;                        // loop thread
-    std::function<void(const api::Readiness&)> on_turn;     // loop thread, a few times a second
+    int signal_fd = -1;                                  // watched; read by on_signal
+    std::function<void()> on_signal;                     // loop thread
+    std::function<void(const api::Readiness&)> on_turn;  // loop thread, a few times a second
   };
-  // The loop; the caller's thread becomes the loop thread. Returns when a drain is over and the worker gone.
+  // The loop; the caller's thread becomes the loop thread. Returns when a drain is over and the
+  // worker gone.
   void run(LoopHooks hooks);
-  // Thread-safe. Stops admitting, finishes what runs until workers.drain_timeout_ms, aborts the rest.
+  // Thread-safe. Stops admitting, finishes what runs until workers.drain_timeout_ms, aborts the
+  // rest.
   void drain();
   // Thread-safe. Takes over what can change while running; returns at once.
   void reload(const Config& config);
@@ -47,9 +50,12 @@ class Supervisor : public api::InferenceService {
   std::optional<ipc::ModelInfo> model() override;
   std::string model_name() override;
   int64_t model_created() override;
-  api::ApiResult<api::PrepareOutcome> prepare(ipc::Prepare request, const api::CallLimits& limits) override;
-  api::ApiResult<std::string> detokenize(std::vector<int32_t> ids, const api::CallLimits& limits) override;
-  api::ApiResult<std::unique_ptr<api::ResponseStream>> submit(api::GenerateRequest request) override;
+  api::ApiResult<api::PrepareOutcome> prepare(ipc::Prepare request,
+                                              const api::CallLimits& limits) override;
+  api::ApiResult<std::string> detokenize(std::vector<int32_t> ids,
+                                         const api::CallLimits& limits) override;
+  api::ApiResult<std::unique_ptr<api::ResponseStream>> submit(
+      api::GenerateRequest request) override;
   void record_rejected(ipc::RequestRecord record) override;
   std::string metrics_text() override;
   std::string status_json() override;
@@ -68,15 +74,15 @@ class Supervisor : public api::InferenceService {
   Metrics metrics_;
   RequestLog* log_;
   Accounting accounting_;
-  Config config_;              // loop thread
-  Dispatcher dispatcher_;      // loop thread
-  WorkerKeeper keeper_;        // loop thread
+  Config config_;          // loop thread
+  Dispatcher dispatcher_;  // loop thread
+  WorkerKeeper keeper_;    // loop thread
   std::shared_ptr<Inbox> inbox_;
   int64_t started_us_;
-  int64_t drain_until_us_ = 0; // loop thread; 0: not draining
+  int64_t drain_until_us_ = 0;  // loop thread; 0: not draining
   int64_t next_publish_us_ = 0;
   WorkerState published_state_ = WorkerState::kStopped;
-  mutable std::mutex mutex_;   // guards view_
+  mutable std::mutex mutex_;  // guards view_
   StatusView view_;
 };
 

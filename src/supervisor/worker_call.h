@@ -1,5 +1,6 @@
-// A question to a worker that is answered at once (rendering, tokenizing, detokenizing), with a connection
-// thread waiting for the answer. A call that was at a worker when it died is asked again.
+// A question to a worker that is answered at once (rendering, tokenizing, detokenizing), with a
+// connection thread waiting for the answer. A call that was at a worker when it died is asked
+// again.
 #pragma once
 
 #include <chrono>
@@ -16,9 +17,9 @@
 namespace tandem {
 
 struct WorkerCall {
-  uint64_t id = 0;                                     // set by the dispatcher; unique among calls and requests
+  uint64_t id = 0;  // set by the dispatcher; unique among calls and requests
   std::variant<ipc::Prepare, ipc::Detokenize> question;
-  bool is_at_worker = false;                           // loop thread
+  bool is_at_worker = false;  // loop thread
 
   using Answer = std::variant<ipc::PrepareReply, ipc::DetokenizeReply, api::ApiError>;
   // Loop thread; the first answer counts.

@@ -10,20 +10,26 @@ namespace tandem {
 namespace {
 
 constexpr int64_t kSecondUs = 1'000'000;
-constexpr int64_t kFileCheckUs = kSecondUs;       // how often a missing or refused model is looked at
-constexpr int64_t kIdleLifeUs = 10 * kSecondUs;   // ready for so long without work counts as progress
+constexpr int64_t kFileCheckUs = kSecondUs;  // how often a missing or refused model is looked at
+constexpr int64_t kIdleLifeUs =
+    10 * kSecondUs;  // ready for so long without work counts as progress
 constexpr int64_t kStopGraceUs = 2 * kSecondUs;
-constexpr int64_t kWatchUs = 250'000;             // heartbeats come as often
+constexpr int64_t kWatchUs = 250'000;  // heartbeats come as often
 
 }  // namespace
 
 const char* worker_state_name(WorkerState state) {
-  constexpr const char* kNames[] = {"no_model", "loading", "ready", "backoff", "refused", "stopped"};
+  constexpr const char* kNames[] = {"no_model", "loading", "ready",
+                                    "backoff",  "refused", "stopped"};
   return kNames[static_cast<int>(state)];
 }
 
 WorkerKeeper::WorkerKeeper(Config config, Metrics* metrics, const Clock* clock, Hooks hooks)
-    : config_(std::move(config)), metrics_(metrics), clock_(clock), hooks_(std::move(hooks)), counters_(metrics) {
+    : config_(std::move(config)),
+      metrics_(metrics),
+      clock_(clock),
+      hooks_(std::move(hooks)),
+      counters_(metrics) {
   if (auto path = find_model(config_); path.ok()) path_ = *path;
 }
 
@@ -33,7 +39,8 @@ void WorkerKeeper::add_pollfds(std::vector<pollfd>* fds) const {
   short events = POLLIN;
   if (process_->channel().wants_write()) events |= POLLOUT;
   // A closed channel stays readable for ever: only the process's end is awaited then.
-  if (!forced_end_ && channel_closed_us_ == 0) fds->push_back({process_->channel().fd(), events, 0});
+  if (!forced_end_ && channel_closed_us_ == 0)
+    fds->push_back({process_->channel().fd(), events, 0});
 }
 
 void WorkerKeeper::turn() {
@@ -75,7 +82,8 @@ void WorkerKeeper::fail_start(WorkerState state, const Status& status, const std
 void WorkerKeeper::try_start() {
   auto path = find_model(config_);
   if (!path.ok()) {
-    fail_start(WorkerState::kNoModel, path.status(), "copy a GGUF file there; it is picked up within a second");
+    fail_start(WorkerState::kNoModel, path.status(),
+               "copy a GGUF file there; it is picked up within a second");
     return;
   }
   path_ = *path;
@@ -98,7 +106,8 @@ Status WorkerKeeper::start_process() {
   made_progress_ = false;
   channel_closed_us_ = 0;
   last_sign_us_ = last_progress_us_ = last_turn_us_ = clock_->now_us();
-  log_info("worker started", {{"pid", process_->pid()}, {"generation", generation_}, {"model", path_}});
+  log_info("worker started",
+           {{"pid", process_->pid()}, {"generation", generation_}, {"model", path_}});
   ipc::Configure configure;
   configure.config_toml = config_to_toml(config_);
   configure.model_names = model.paths;
@@ -116,7 +125,8 @@ void WorkerKeeper::read_messages() {
     frames.clear();
     status = process_->channel().receive(&frames);
     for (const std::string& frame : frames) {
-      auto message = ipc::decode_from_worker({reinterpret_cast<const uint8_t*>(frame.data()), frame.size()});
+      auto message =
+          ipc::decode_from_worker({reinterpret_cast<const uint8_t*>(frame.data()), frame.size()});
       if (!message.ok()) return protocol_fault(message.status().message());
       last_sign_us_ = clock_->now_us();
       handle(std::move(*message));
@@ -132,9 +142,11 @@ void WorkerKeeper::handle(ipc::FromWorker message) {
   if (auto* hello = std::get_if<ipc::Hello>(&message)) {
     if (hello->protocol != ipc::kProtocolVersion)
       protocol_fault("protocol version " + std::to_string(hello->protocol) + ", needed " +
-                     std::to_string(ipc::kProtocolVersion) + ": tandemd and tandem-worker are of two builds");
+                     std::to_string(ipc::kProtocolVersion) +
+                     ": tandemd and tandem-worker are of two builds");
   } else if (auto* progress = std::get_if<ipc::Progress>(&message)) {
-    cause_ = progress->phase + " " + std::to_string(static_cast<int>(progress->fraction * 100)) + " %";
+    cause_ =
+        progress->phase + " " + std::to_string(static_cast<int>(progress->fraction * 100)) + " %";
   } else if (auto* fatal = std::get_if<ipc::Fatal>(&message)) {
     fatal_ = std::move(*fatal);
   } else if (auto* ready = std::get_if<ipc::Ready>(&message)) {
@@ -184,8 +196,8 @@ int64_t WorkerKeeper::silence_us() const {
   return clock_->now_us() - since;
 }
 
-// Loading: any message is a sign of life. Ready: heartbeats must come, the engine's loop must turn, and with
-// work there must be progress.
+// Loading: any message is a sign of life. Ready: heartbeats must come, the engine's loop must turn,
+// and with work there must be progress.
 void WorkerKeeper::watch(int64_t now) {
   if (state_ == WorkerState::kStopped) {
     if (now - stop_us_ > kStopGraceUs) process_->kill_now();
@@ -196,7 +208,8 @@ void WorkerKeeper::watch(int64_t now) {
     return kill_as("internal", "closed its channel and went on");
   int64_t limit = config_.workers_watchdog_ms * 1000;
   if (state_ == WorkerState::kLoading && now - last_sign_us_ > limit)
-    return kill_as("watchdog", "no sign of life while loading for " + std::to_string(limit / 1000) + " ms");
+    return kill_as("watchdog",
+                   "no sign of life while loading for " + std::to_string(limit / 1000) + " ms");
   if (state_ == WorkerState::kReady && silence_us() > limit)
     return kill_as("watchdog", "no progress for " + std::to_string(limit / 1000) + " ms");
 }
@@ -228,7 +241,8 @@ void WorkerKeeper::handle_end(WorkerEnd end) {
   if (end.cause == "config") {
     state_ = WorkerState::kRefused;
     cause_ = reason;
-    remedy_ = "replace the model file or change the configuration; the file is looked at each second";
+    remedy_ =
+        "replace the model file or change the configuration; the file is looked at each second";
     start_at_us_ = now + kFileCheckUs;
     log_error("model refused", {{"path", path_}, {"reason", reason}});
     if (pending_config_) take_pending_config();
@@ -238,14 +252,17 @@ void WorkerKeeper::handle_end(WorkerEnd end) {
     cause_ = "worker ended (" + last_end_ + "), restarting";
     remedy_.clear();
     start_at_us_ = now + delay;
-    log_warn("worker ended", {{"generation", generation_}, {"cause", end.cause}, {"detail", reason},
+    log_warn("worker ended", {{"generation", generation_},
+                              {"cause", end.cause},
+                              {"detail", reason},
                               {"restart_in_ms", delay / 1000}});
   }
   hooks_.on_end(end);
 }
 
 bool WorkerKeeper::send(const ipc::ToWorker& message) {
-  if (state_ != WorkerState::kReady || !process_ || forced_end_ || channel_closed_us_ != 0) return false;
+  if (state_ != WorkerState::kReady || !process_ || forced_end_ || channel_closed_us_ != 0)
+    return false;
   return process_->send(message).ok();
 }
 

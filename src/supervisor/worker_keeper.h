@@ -1,8 +1,10 @@
-// Keeps one worker running: finds and opens the model, starts, watches, kills, restarts. What the worker does
-// is the dispatcher's business, which hears of it through the hooks. Confined to the supervisor's loop thread.
+// Keeps one worker running: finds and opens the model, starts, watches, kills, restarts. What the
+// worker does is the dispatcher's business, which hears of it through the hooks. Confined to the
+// supervisor's loop thread.
 //
-// States: kNoModel (file missing or unreadable: tried each second) -> kLoading -> kReady -> (ended) ->
-// kBackoff -> kLoading; exit code 78 -> kRefused, until the model's files or the configuration change.
+// States: kNoModel (file missing or unreadable: tried each second) -> kLoading -> kReady -> (ended)
+// -> kBackoff -> kLoading; exit code 78 -> kRefused, until the model's files or the configuration
+// change.
 #pragma once
 
 #include <poll.h>
@@ -38,30 +40,33 @@ class WorkerKeeper {
   WorkerKeeper(Config config, Metrics* metrics, const Clock* clock, Hooks hooks);
 
   void add_pollfds(std::vector<pollfd>* fds) const;
-  void turn();                       // reads messages, reaps, starts what is due, watches
-  int64_t next_wakeup_us() const;    // monotonic
+  void turn();                              // reads messages, reaps, starts what is due, watches
+  int64_t next_wakeup_us() const;           // monotonic
   bool send(const ipc::ToWorker& message);  // false: no ready worker, or it is just dying
-  void note_dispatch();              // work goes to an idle worker: its patience starts now
-  void note_progress();              // the worker moved a request ahead
-  void protocol_fault(const std::string& what);  // nonsense from the worker: ended, by its own fault
-  // New configuration. Worker settings are taken over where no worker runs on the old ones, and a refused
-  // model is tried again.
+  void note_dispatch();                     // work goes to an idle worker: its patience starts now
+  void note_progress();                     // the worker moved a request ahead
+  void protocol_fault(
+      const std::string& what);  // nonsense from the worker: ended, by its own fault
+  // New configuration. Worker settings are taken over where no worker runs on the old ones, and a
+  // refused model is tried again.
   void reload(const Config& config);
   void set_log_level(const std::string& level);
-  void stop();                       // asks the worker to go; kills it when it hasn't after 2 s
+  void stop();  // asks the worker to go; kills it when it hasn't after 2 s
   bool is_stopped() const { return state_ == WorkerState::kStopped && !process_; }
 
   WorkerState state() const { return state_; }
-  const std::string& cause() const { return cause_; }     // why not ready, one sentence
+  const std::string& cause() const { return cause_; }  // why not ready, one sentence
   const std::string& remedy() const { return remedy_; }
   const std::string& model_path() const { return path_; }
-  const std::optional<ipc::ModelInfo>& model() const { return model_; }  // of the newest ready worker
+  const std::optional<ipc::ModelInfo>& model() const {
+    return model_;
+  }  // of the newest ready worker
   const ipc::Heartbeat& heartbeat() const { return heartbeat_; }
   uint64_t generation() const { return generation_; }
   int64_t n_restarts() const { return n_restarts_; }
   const std::string& last_end() const { return last_end_; }
   int64_t pid() const { return process_ ? process_->pid() : 0; }
-  int64_t silence_us() const;        // since the ready worker's last heartbeat or, with work, progress
+  int64_t silence_us() const;  // since the ready worker's last heartbeat or, with work, progress
   int lives_without_progress() const { return policy_.lives_without_progress(); }
 
  private:
@@ -77,8 +82,9 @@ class WorkerKeeper {
   void kill_as(const char* cause, const std::string& detail);
   void fail_start(WorkerState state, const Status& status, const std::string& remedy);
 
-  Config config_;                         // as the worker got it
-  std::optional<Config> pending_config_;  // reloaded while a worker ran: taken over when a model is refused
+  Config config_;  // as the worker got it
+  std::optional<Config>
+      pending_config_;  // reloaded while a worker ran: taken over when a model is refused
   Metrics* metrics_;
   const Clock* clock_;
   Hooks hooks_;
@@ -89,12 +95,12 @@ class WorkerKeeper {
   std::string cause_ = "starting", remedy_, path_, refused_stamp_, last_end_;
   std::optional<ipc::ModelInfo> model_;
   std::optional<ipc::Fatal> fatal_;
-  std::optional<WorkerEnd> forced_end_;   // why we killed it, told instead of SIGKILL
+  std::optional<WorkerEnd> forced_end_;  // why we killed it, told instead of SIGKILL
   ipc::Heartbeat heartbeat_;
   uint64_t generation_ = 0;
   int64_t n_restarts_ = 0;
   bool made_progress_ = false;
-  int64_t start_at_us_ = 0;               // kBackoff, kNoModel, kRefused: when to look again
+  int64_t start_at_us_ = 0;  // kBackoff, kNoModel, kRefused: when to look again
   int64_t ready_us_ = 0, last_sign_us_ = 0, last_progress_us_ = 0, last_turn_us_ = 0;
   int64_t channel_closed_us_ = 0, stop_us_ = 0;
 };

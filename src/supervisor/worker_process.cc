@@ -40,7 +40,8 @@ Result<UniqueFd> lift(int fd, int first_free) {
   return lifted;
 }
 
-// A group of its own, so that Ctrl-C at a terminal reaches the supervisor, which drains; no blocked signals.
+// A group of its own, so that Ctrl-C at a terminal reaches the supervisor, which drains; no blocked
+// signals.
 void set_attributes(posix_spawnattr_t* attributes) {
   sigset_t none, all;
   sigemptyset(&none);
@@ -119,7 +120,8 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::spawn(const std::string& p
     return errno_status(err, "cannot watch worker " + program);
   }
   std::ofstream("/proc/" + std::to_string(pid) + "/oom_score_adj") << kOomScoreAdjust;
-  return std::unique_ptr<WorkerProcess>(new WorkerProcess(pid, std::move(pidfd), std::move(pair.first)));
+  return std::unique_ptr<WorkerProcess>(
+      new WorkerProcess(pid, std::move(pidfd), std::move(pair.first)));
 }
 
 WorkerProcess::~WorkerProcess() {

@@ -1,5 +1,5 @@
-// One running worker: its process (by pidfd) and its channel. Knows nothing of requests or restarts.
-// Confined to the supervisor's loop thread.
+// One running worker: its process (by pidfd) and its channel. Knows nothing of requests or
+// restarts. Confined to the supervisor's loop thread.
 #pragma once
 
 #include <sys/types.h>
@@ -29,17 +29,18 @@ WorkerEnd classify_end(int wait_status);
 
 class WorkerProcess {
  public:
-  // Starts the program with the channel as descriptor 3 and the model's parts from 4 on; nothing else is
-  // inherited. Its stdout goes to our stderr.
-  static Result<std::unique_ptr<WorkerProcess>> spawn(const std::string& program, const OpenModel& model);
+  // Starts the program with the channel as descriptor 3 and the model's parts from 4 on; nothing
+  // else is inherited. Its stdout goes to our stderr.
+  static Result<std::unique_ptr<WorkerProcess>> spawn(const std::string& program,
+                                                      const OpenModel& model);
   ~WorkerProcess();  // SIGKILL if it still runs, then reaps
 
   pid_t pid() const { return pid_; }
   int pidfd() const { return pidfd_.get(); }
   ipc::Channel& channel() { return channel_; }
   Status send(const ipc::ToWorker& message) { return channel_.send(ipc::encode(message)); }
-  void kill_now();                        // SIGKILL; its end is reported by reap()
-  std::optional<WorkerEnd> reap();        // set once the process has ended
+  void kill_now();                  // SIGKILL; its end is reported by reap()
+  std::optional<WorkerEnd> reap();  // set once the process has ended
 
  private:
   WorkerProcess(pid_t pid, UniqueFd pidfd, UniqueFd channel)

@@ -1,9 +1,10 @@
+#include "admission/admission_queue.h"
+
 #include <catch2/catch.hpp>
 #include <map>
 #include <random>
 #include <set>
 
-#include "admission/admission_queue.h"
 #include "admission/retry_after.h"
 
 using namespace tandem;
@@ -17,10 +18,12 @@ const auto kAny = [](uint64_t) { return true; };
 struct Fixture {
   FakeClock clock;
   AdmissionQueue queue;
-  explicit Fixture(size_t max_queue = 256, int64_t ageing_us = 5'000 * kMs) : queue({max_queue, ageing_us}, &clock) {
+  explicit Fixture(size_t max_queue = 256, int64_t ageing_us = 5'000 * kMs)
+      : queue({max_queue, ageing_us}, &clock) {
     clock.set_us(1'000'000);
   }
-  Offer offer(uint64_t id, Priority p = Priority::kNormal, const std::string& client = "", int64_t deadline = 0) {
+  Offer offer(uint64_t id, Priority p = Priority::kNormal, const std::string& client = "",
+              int64_t deadline = 0) {
     return queue.offer({id, p, client, clock.now_us(), deadline});
   }
   uint64_t pop() {
@@ -120,8 +123,8 @@ TEST_CASE("deadlines") {
   CHECK(f.queue.size() == 1);
 }
 
-// Random arrivals, dispatches, cancels, deadlines and requeues: every request leaves exactly once, the bound
-// holds, a dispatch is never overtaken by a lower class, and nobody starves.
+// Random arrivals, dispatches, cancels, deadlines and requeues: every request leaves exactly once,
+// the bound holds, a dispatch is never overtaken by a lower class, and nobody starves.
 TEST_CASE("property: everyone leaves once, in order, in bounded time") {
   for (unsigned seed = 1; seed <= 20; ++seed) {
     INFO("seed " << seed);
@@ -142,7 +145,8 @@ TEST_CASE("property: everyone leaves once, in order, in bounded time") {
       for (const auto& [id, w] : waiting) REQUIRE((w.deadline_us == 0 || w.deadline_us > now));
       int what = pick(10);
       if (what < 5) {
-        WaitingRequest w{next_id++, static_cast<Priority>(pick(3)), std::string(1, static_cast<char>('a' + pick(4))), now,
+        WaitingRequest w{next_id++, static_cast<Priority>(pick(3)),
+                         std::string(1, static_cast<char>('a' + pick(4))), now,
                          pick(4) == 0 ? now + pick(400) * kMs + 1 : 0};
         bool is_full = waiting.size() - requeued.size() >= 32;
         Offer offer = f.queue.offer(w);
@@ -161,7 +165,8 @@ TEST_CASE("property: everyone leaves once, in order, in bounded time") {
         f.queue.take(*id);
         WaitingRequest w = waiting.at(*id);
         auto effective = [&](const WaitingRequest& r) {
-          return std::max<int64_t>(0, static_cast<int>(r.priority) - (now - r.enqueued_us) / (50 * kMs));
+          return std::max<int64_t>(
+              0, static_cast<int>(r.priority) - (now - r.enqueued_us) / (50 * kMs));
         };
         for (const auto& [other, o] : waiting) REQUIRE(effective(w) <= effective(o));
         longest_wait = std::max(longest_wait, now - w.enqueued_us);
@@ -178,7 +183,8 @@ TEST_CASE("property: everyone leaves once, in order, in bounded time") {
       }
       REQUIRE(f.queue.size() == waiting.size());
     }
-    // Two lifts bring anyone to the top, then at most the queue itself is ahead: 0.3 dispatches a step of 1 ms.
+    // Two lifts bring anyone to the top, then at most the queue itself is ahead: 0.3 dispatches a
+    // step of 1 ms.
     CHECK(longest_wait < (2 * 50 + 34 * 10) * kMs);
     while (f.pop() != 0) {
     }

@@ -1,11 +1,12 @@
 // The text is parsed strictly, by the rules of the exposition format 0.0.4.
+#include "metrics/metrics.h"
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
 #include <set>
 #include <sstream>
 
-#include "metrics/metrics.h"
 #include "metrics/worker_counters.h"
 
 using namespace tandem;
@@ -36,7 +37,8 @@ std::string split_series(const std::string& series, std::vector<std::string>* fa
   std::string labels = series.substr(brace + 1, series.size() - brace - 2);
   for (size_t at = 0; at < labels.size();) {
     size_t eq = labels.find("=\"", at), quote = labels.find('"', eq + 2);
-    if (eq == std::string::npos || quote == std::string::npos || !is_name(labels.substr(at, eq - at))) {
+    if (eq == std::string::npos || quote == std::string::npos ||
+        !is_name(labels.substr(at, eq - at))) {
       faults->push_back("bad label: " + series);
       break;
     }
@@ -74,7 +76,8 @@ Parsed parse(const std::string& text) {
     if (line.rfind("# TYPE ", 0) == 0) {
       size_t space = line.find(' ', 7);
       std::string name = line.substr(7, space - 7), type = line.substr(space + 1);
-      if (type != "counter" && type != "gauge" && type != "histogram") p.faults.push_back("type: " + line);
+      if (type != "counter" && type != "gauge" && type != "histogram")
+        p.faults.push_back("type: " + line);
       if (!p.types.emplace(name, type).second) p.faults.push_back("second TYPE of " + name);
       closed.insert(current);
       current = name;
@@ -129,18 +132,33 @@ TEST_CASE("all series exist at zero from the start, in valid text") {
     INFO(series);
     CHECK(value == 0);
   }
-  for (const char* series :
-       {"llm_inference_latency_seconds_count{stage=\"queue\"}", "llm_inference_latency_seconds_count{stage=\"prefill\"}",
-        "llm_inference_latency_seconds_count{stage=\"decode\"}", "llm_inference_latency_seconds_count{stage=\"sampling\"}",
-        "llm_inference_latency_seconds_count{stage=\"total\"}", "llm_inference_kv_cache_usage_ratio", "llm_batch_size_current",
-        "llm_time_to_first_token_seconds_count", "llm_inter_token_latency_seconds_count",
-        "llm_requests_waiting{priority=\"high\"}", "llm_requests_waiting{priority=\"normal\"}",
-        "llm_requests_waiting{priority=\"low\"}", "llm_requests_running", "llm_requests_total{outcome=\"stop\"}",
-        "llm_requests_total{outcome=\"length\"}", "llm_requests_total{outcome=\"deadline\"}",
-        "llm_requests_total{outcome=\"aborted\"}", "llm_requests_total{outcome=\"failed\"}",
-        "llm_requests_total{outcome=\"cancelled\"}", "llm_requests_total{outcome=\"rejected\"}", "llm_prompt_tokens_total",
-        "llm_generation_tokens_total", "llm_prefix_cache_hit_tokens_total", "llm_preemptions_total{kind=\"recompute\"}",
-        "llm_kv_pages{state=\"used\"}", "llm_kv_pages{state=\"free\"}", "llm_request_log_dropped_total"}) {
+  for (const char* series : {"llm_inference_latency_seconds_count{stage=\"queue\"}",
+                             "llm_inference_latency_seconds_count{stage=\"prefill\"}",
+                             "llm_inference_latency_seconds_count{stage=\"decode\"}",
+                             "llm_inference_latency_seconds_count{stage=\"sampling\"}",
+                             "llm_inference_latency_seconds_count{stage=\"total\"}",
+                             "llm_inference_kv_cache_usage_ratio",
+                             "llm_batch_size_current",
+                             "llm_time_to_first_token_seconds_count",
+                             "llm_inter_token_latency_seconds_count",
+                             "llm_requests_waiting{priority=\"high\"}",
+                             "llm_requests_waiting{priority=\"normal\"}",
+                             "llm_requests_waiting{priority=\"low\"}",
+                             "llm_requests_running",
+                             "llm_requests_total{outcome=\"stop\"}",
+                             "llm_requests_total{outcome=\"length\"}",
+                             "llm_requests_total{outcome=\"deadline\"}",
+                             "llm_requests_total{outcome=\"aborted\"}",
+                             "llm_requests_total{outcome=\"failed\"}",
+                             "llm_requests_total{outcome=\"cancelled\"}",
+                             "llm_requests_total{outcome=\"rejected\"}",
+                             "llm_prompt_tokens_total",
+                             "llm_generation_tokens_total",
+                             "llm_prefix_cache_hit_tokens_total",
+                             "llm_preemptions_total{kind=\"recompute\"}",
+                             "llm_kv_pages{state=\"used\"}",
+                             "llm_kv_pages{state=\"free\"}",
+                             "llm_request_log_dropped_total"}) {
     INFO(series);
     CHECK(p.samples.count(series) == 1);
   }
@@ -177,7 +195,8 @@ TEST_CASE("worker counters add up over restarts and never fall") {
   for (int life = 0; life < 10; ++life) {
     for (uint64_t beat = 1; beat <= 5; ++beat) {
       ipc::Heartbeat h;
-      h.preemptions = beat * 2, h.steps = beat * 10, h.sampling_seconds = static_cast<double>(beat) * 0.1;
+      h.preemptions = beat * 2, h.steps = beat * 10,
+      h.sampling_seconds = static_cast<double>(beat) * 0.1;
       h.pages_used = 30, h.pages_free = 70, h.pages_shared = 5, h.n_running = 2, h.last_batch = 2;
       counters.on_heartbeat(h);
       double now = metrics.value(Metric::kPreemptions, {"recompute"});

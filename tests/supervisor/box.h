@@ -1,5 +1,5 @@
-// A supervisor in this process with a fake worker in another: its loop on a thread, its requests through
-// InferenceService as the API makes them.
+// A supervisor in this process with a fake worker in another: its loop on a thread, its requests
+// through InferenceService as the API makes them.
 #pragma once
 
 #include <signal.h>
@@ -52,7 +52,8 @@ struct Reply {
     if (e.kind == Kind::kText || e.kind == Kind::kChoiceEnd) {
       if (finishes.count(e.choice) > 0) error_code = "test: event of a finished choice";
       texts[e.choice] += e.text;
-      for (const auto& l : e.logprobs) logprobs[e.choice].emplace_back(l.chosen.token, l.chosen.logprob);
+      for (const auto& l : e.logprobs)
+        logprobs[e.choice].emplace_back(l.chosen.token, l.chosen.logprob);
     }
     if (e.kind == Kind::kChoiceEnd) finishes[e.choice] = e.finish;
     if (e.kind == Kind::kPromptLogprobs) {
@@ -65,12 +66,14 @@ struct Reply {
     if (e.kind == Kind::kError) take_error(*e.error);
   }
   bool same_as(const Reply& o) const {
-    return texts == o.texts && logprobs == o.logprobs && finishes == o.finishes && error_code == o.error_code &&
-           prompt_logprobs == o.prompt_logprobs && completion_tokens == o.completion_tokens;
+    return texts == o.texts && logprobs == o.logprobs && finishes == o.finishes &&
+           error_code == o.error_code && prompt_logprobs == o.prompt_logprobs &&
+           completion_tokens == o.completion_tokens;
   }
 };
 
-inline api::GenerateRequest ask(std::vector<int32_t> prompt, uint32_t max_tokens = 60, uint64_t seed = 1) {
+inline api::GenerateRequest ask(std::vector<int32_t> prompt, uint32_t max_tokens = 60,
+                                uint64_t seed = 1) {
   static std::atomic<int> number{0};
   api::GenerateRequest r;
   r.id = "req_" + std::to_string(++number);
@@ -87,7 +90,8 @@ inline api::GenerateRequest ask(std::vector<int32_t> prompt, uint32_t max_tokens
 
 class Box {
  public:
-  explicit Box(const std::string& script = "", const std::function<void(Config*)>& change = {}, bool wait = true) {
+  explicit Box(const std::string& script = "", const std::function<void(Config*)>& change = {},
+               bool wait = true) {
     static bool is_log_ready = (log_init("test", LogLevel::kError), true);
     (void)is_log_ready;
     char name[] = "/tmp/tandem_box_XXXXXX";
@@ -148,11 +152,14 @@ class Box {
     }
     return reply;
   }
-  double metric(Metric m, Metrics::Labels labels = {}) { return supervisor->metrics().value(m, labels); }
+  double metric(Metric m, Metrics::Labels labels = {}) {
+    return supervisor->metrics().value(m, labels);
+  }
   std::vector<ipc::RequestRecord> rows() { return *log->query({}); }
   double restarts() {
     double n = 0;
-    for (const char* cause : {"crash", "killed", "watchdog", "internal", "device", "config", "exit"})
+    for (const char* cause :
+         {"crash", "killed", "watchdog", "internal", "device", "config", "exit"})
       n += metric(Metric::kWorkerRestarts, {"both", cause});
     return n;
   }

@@ -1,3 +1,5 @@
+#include "supervisor/model_files.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -6,8 +8,6 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-
-#include "supervisor/model_files.h"
 
 using namespace tandem;
 
@@ -48,9 +48,11 @@ TEST_CASE("the only model of the state folder is found; none or several are told
 
 TEST_CASE("parts follow from the name") {
   CHECK(model_parts("/m/a-00001-of-00003.gguf") ==
-        std::vector<std::string>{"/m/a-00001-of-00003.gguf", "/m/a-00002-of-00003.gguf", "/m/a-00003-of-00003.gguf"});
-  for (const char* plain : {"/m/a.gguf", "/m/a-0001-of-0003.gguf", "/m/a-00004-of-00003.gguf", "/m/a-00000-of-00003.gguf",
-                            "/m/a-00001-of-00003.bin", "-00001-of-00000.gguf", "x", "/m/a-00001-of-99999.gguf"})
+        std::vector<std::string>{"/m/a-00001-of-00003.gguf", "/m/a-00002-of-00003.gguf",
+                                 "/m/a-00003-of-00003.gguf"});
+  for (const char* plain : {"/m/a.gguf", "/m/a-0001-of-0003.gguf", "/m/a-00004-of-00003.gguf",
+                            "/m/a-00000-of-00003.gguf", "/m/a-00001-of-00003.bin",
+                            "-00001-of-00000.gguf", "x", "/m/a-00001-of-99999.gguf"})
     CHECK(model_parts(plain) == std::vector<std::string>{plain});
 }
 
@@ -123,6 +125,7 @@ TEST_CASE("a refusal names path, user and the missing permission") {
   chmod((f.path + "/models").c_str(), 0600);
   std::string folder = message_as_other();
   INFO(folder);
-  CHECK(folder.find("permission x (search) on the folder " + f.path + "/models") != std::string::npos);
+  CHECK(folder.find("permission x (search) on the folder " + f.path + "/models") !=
+        std::string::npos);
   chmod((f.path + "/models").c_str(), 0700);
 }

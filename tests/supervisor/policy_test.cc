@@ -1,4 +1,5 @@
-// The supervisor's rules without processes: restarts, quarantine, how an end is judged, the stream's buffer.
+// The supervisor's rules without processes: restarts, quarantine, how an end is judged, the
+// stream's buffer.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,7 +19,8 @@ TEST_CASE("restart: first at once, then 0.2 s doubling to 30 s, only without pro
   RestartPolicy policy;
   std::vector<int64_t> delays;
   for (int i = 0; i < 12; ++i) delays.push_back(policy.on_end(false) / 1000);
-  CHECK(delays == std::vector<int64_t>{0, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000, 30000});
+  CHECK(delays == std::vector<int64_t>{0, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000,
+                                       30000, 30000});
   CHECK(policy.on_end(true) == 0);
   for (int i = 0; i < 10; ++i) CHECK(policy.on_end(true) == 0);
   CHECK(policy.on_end(false) == 0);
@@ -46,7 +48,8 @@ TEST_CASE("an end by a worker's own fault is told from one by others") {
     CHECK(end.cause == "killed");
     CHECK(!end.is_own_fault);
   }
-  std::vector<std::pair<int, std::string>> codes = {{0, "exit"}, {1, "exit"}, {70, "internal"}, {75, "device"}, {78, "config"}};
+  std::vector<std::pair<int, std::string>> codes = {
+      {0, "exit"}, {1, "exit"}, {70, "internal"}, {75, "device"}, {78, "config"}};
   for (const auto& [code, cause] : codes) {
     WorkerEnd end = end_of([c = code] { _exit(c); });
     CHECK(end.cause == cause);

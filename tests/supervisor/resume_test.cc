@@ -8,7 +8,8 @@ using namespace tandem;
 
 namespace {
 
-// Requests of all kinds: seeds, two choices, log-probabilities, prompt log-probabilities, long prompts.
+// Requests of all kinds: seeds, two choices, log-probabilities, prompt log-probabilities, long
+// prompts.
 api::GenerateRequest kind(int i) {
   std::vector<int32_t> prompt(static_cast<size_t>(1 + 60 * (i % 4)), i);
   auto r = ask(prompt, static_cast<uint32_t>(20 + 10 * (i % 5)), static_cast<uint64_t>(i));
@@ -30,7 +31,8 @@ double counter_sum(const std::string& text) {
   double sum = 0;
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {
-    if (line.find("_total") != std::string::npos && line[0] != '#') sum += std::stod(line.substr(line.rfind(' ') + 1));
+    if (line.find("_total") != std::string::npos && line[0] != '#')
+      sum += std::stod(line.substr(line.rfind(' ') + 1));
   }
   return sum;
 }
@@ -57,7 +59,8 @@ TEST_CASE("a hundred kills at random moments: every stream comes out byte for by
       });
     }
     while (n_open > 0) {
-      // Every fourth kill may come before anything has moved; always doing so would only show the back-off.
+      // Every fourth kill may come before anything has moved; always doing so would only show the
+      // back-off.
       int seen = n_events;
       if (kills % 4 != 0) wait_until([&] { return n_open == 0 || n_events > seen; });
       usleep(std::uniform_int_distribution<useconds_t>(0, 40'000)(random));
@@ -73,7 +76,8 @@ TEST_CASE("a hundred kills at random moments: every stream comes out byte for by
     }
     for (auto& c : clients) c.join();
     for (size_t i = 0; i < kKinds; ++i) {
-      INFO("kind " << i << " round " << round << " error " << got[i].error_code << " " << got[i].error_message);
+      INFO("kind " << i << " round " << round << " error " << got[i].error_code << " "
+                   << got[i].error_message);
       CHECK(got[i].same_as(expected[i]));
     }
   }
@@ -123,7 +127,8 @@ TEST_CASE("poison is quarantined, its unlucky neighbours are not") {
     std::vector<std::thread> clients;
     std::vector<Reply> got(8);
     for (size_t i = 0; i < 8; ++i)
-      clients.emplace_back([&, i] { got[i] = box.run(i == 3 ? ask({poison}, 100) : ask({1}, 100)); });
+      clients.emplace_back(
+          [&, i] { got[i] = box.run(i == 3 ? ask({poison}, 100) : ask({1}, 100)); });
     for (auto& c : clients) c.join();
     for (size_t i = 0; i < 8; ++i) {
       INFO("client " << i << " " << got[i].error_code << " " << got[i].error_message);
@@ -179,7 +184,8 @@ TEST_CASE("a stopped worker is noticed by readiness, then by the watchdog; its s
   std::thread client([&] { got = box.run(ask({1}, 200), [&] { ++n_events; }); });
   REQUIRE(wait_until([&] { return n_events > 3; }));
   REQUIRE(box.strike(SIGSTOP));
-  CHECK(wait_until([&] { return box.supervisor->readiness().state == api::Readiness::State::kDead; }));
+  CHECK(wait_until(
+      [&] { return box.supervisor->readiness().state == api::Readiness::State::kDead; }));
   client.join();
   CHECK(got.same_as(expected));
   CHECK(box.metric(Metric::kWorkerRestarts, {"both", "watchdog"}) == 1);
@@ -203,9 +209,13 @@ TEST_CASE("a worker that talks nonsense is ended") {
 TEST_CASE("a load that says nothing is ended, one that reports progress is not") {
   Box slow("load_ms=1200", [](Config* c) { c->workers_watchdog_ms = 300; });
   CHECK(slow.restarts() == 0);
-  Box silent("silent_load=1", [](Config* c) { c->workers_watchdog_ms = 200; }, false);
-  CHECK(wait_until([&] { return silent.metric(Metric::kWorkerRestarts, {"both", "watchdog"}) >= 3; }));
-  CHECK(wait_until([&] { return silent.supervisor->readiness().state == api::Readiness::State::kDead; }));
+  Box silent(
+      "silent_load=1", [](Config* c) { c->workers_watchdog_ms = 200; }, false);
+  CHECK(wait_until([&] {
+    return silent.metric(Metric::kWorkerRestarts, {"both", "watchdog"}) >= 3;
+  }));
+  CHECK(wait_until(
+      [&] { return silent.supervisor->readiness().state == api::Readiness::State::kDead; }));
 }
 
 TEST_CASE("idle stays ready, through restarts too") {

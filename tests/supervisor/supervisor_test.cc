@@ -1,4 +1,5 @@
-// Life with one worker: serving, limits, deadlines, cancelling, drain, bad and late models, slow readers.
+// Life with one worker: serving, limits, deadlines, cancelling, drain, bad and late models, slow
+// readers.
 #include <atomic>
 #include <set>
 
@@ -18,7 +19,8 @@ TEST_CASE("a request is served, logged and counted once") {
   CHECK(reply.completion_tokens == 60);
   CHECK(reply.prompt_tokens == 3);
   CHECK(reply.prompt_logprobs == std::vector<int32_t>{1, 2, 3});
-  CHECK(reply.finishes == std::map<uint32_t, FinishReason>{{0, FinishReason::kLength}, {1, FinishReason::kLength}});
+  CHECK(reply.finishes ==
+        std::map<uint32_t, FinishReason>{{0, FinishReason::kLength}, {1, FinishReason::kLength}});
   CHECK(reply.logprobs[0].size() == 30);
   CHECK(reply.texts[0] != reply.texts[1]);
   auto rows = box.rows();
@@ -59,7 +61,8 @@ TEST_CASE("limits are refused with numbers before anything is queued") {
   CHECK(box.run(open_end).completion_tokens == 24);
   CHECK(box.is_idle());
   CHECK(box.rows().size() == 61);
-  CHECK(box.metric(Metric::kRequests, {"rejected"}) == 0);  // rows of refusals are the API's to report
+  CHECK(box.metric(Metric::kRequests, {"rejected"}) ==
+        0);  // rows of refusals are the API's to report
 }
 
 TEST_CASE("deadlines: queued, before the first token, after it") {
@@ -90,7 +93,8 @@ TEST_CASE("a client that leaves frees its place, wherever the request is") {
     auto stream = box.supervisor->submit(ask(std::vector<int32_t>(40, 5), 4000));
     REQUIRE(stream.ok());
     for (int i = 0; i < n_events; ++i) {
-      while (stream.value()->next(std::chrono::milliseconds(100)).kind == api::StreamEvent::Kind::kIdle) {
+      while (stream.value()->next(std::chrono::milliseconds(100)).kind ==
+             api::StreamEvent::Kind::kIdle) {
       }
     }
   };
@@ -165,7 +169,8 @@ TEST_CASE("no worker until the deadline is a 503; a waiting client may leave") {
 
 TEST_CASE("refused model: cause on readiness, no restart loop, serves once the file is replaced") {
   Box box("refuse=78", {}, false);
-  REQUIRE(wait_until([&] { return box.supervisor->readiness().cause.find("field refuse") != std::string::npos; }));
+  REQUIRE(wait_until(
+      [&] { return box.supervisor->readiness().cause.find("field refuse") != std::string::npos; }));
   CHECK(box.supervisor->readiness().state == api::Readiness::State::kDead);
   usleep(1'500'000);
   CHECK(box.restarts() == 1);
@@ -179,7 +184,8 @@ TEST_CASE("refused model: cause on readiness, no restart loop, serves once the f
 
 TEST_CASE("refused model: a new configuration is tried at once") {
   Box box("refuse=78", {}, false);
-  REQUIRE(wait_until([&] { return box.supervisor->readiness().state == api::Readiness::State::kDead; }));
+  REQUIRE(wait_until(
+      [&] { return box.supervisor->readiness().state == api::Readiness::State::kDead; }));
   std::ofstream(box.dir + "/other.gguf") << "context=99";
   Config other = box.config;
   other.model_path = box.dir + "/other.gguf";
@@ -191,14 +197,17 @@ TEST_CASE("refused model: a new configuration is tried at once") {
   limited.limits_max_prompt_tokens = 3;
   limited.model_path = "/not/taken/over/while/a/worker/runs";
   box.supervisor->reload(limited);
-  REQUIRE(wait_until([&] { return box.run(ask({1, 2, 3, 4}, 1)).error_code == "prompt_too_long"; }));
+  REQUIRE(wait_until([&] {
+    return box.run(ask({1, 2, 3, 4}, 1)).error_code == "prompt_too_long";
+  }));
   CHECK(box.run(ask({1, 2, 3}, 1)).error_code == "");
   CHECK(box.supervisor->model_name() == "other");
 }
 
 TEST_CASE("a model that comes late is picked up; an unreadable one is explained") {
   Box box("-", {}, false);
-  REQUIRE(wait_until([&] { return box.supervisor->readiness().cause.find(box.model) != std::string::npos; }));
+  REQUIRE(wait_until(
+      [&] { return box.supervisor->readiness().cause.find(box.model) != std::string::npos; }));
   CHECK(box.supervisor->readiness().state == api::Readiness::State::kDead);
   box.write_model("");
   CHECK(wait_until([&] { return box.is_ready(); }));

@@ -1,4 +1,5 @@
-// The real program with the fake worker, over real sockets: start line, bad configurations, signals.
+// The real program with the fake worker, over real sockets: start line, bad configurations,
+// signals.
 #include <arpa/inet.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -12,7 +13,8 @@ namespace {
 
 class Daemon {
  public:
-  explicit Daemon(const std::vector<std::string>& settings, const std::string& script = "step_us=2000") {
+  explicit Daemon(const std::vector<std::string>& settings,
+                  const std::string& script = "step_us=2000") {
     char name[] = "/tmp/tandemd_test_XXXXXX";
     dir = mkdtemp(name);
     std::ofstream(dir + "/m.gguf") << script << "\n";
@@ -36,7 +38,8 @@ class Daemon {
     }
     close(out[1]);
     char text[400];
-    for (ssize_t n; stdout_text.find('\n') == std::string::npos && (n = read(out[0], text, sizeof text)) > 0;)
+    for (ssize_t n;
+         stdout_text.find('\n') == std::string::npos && (n = read(out[0], text, sizeof text)) > 0;)
       stdout_text.append(text, static_cast<size_t>(n));
     stdout_fd.reset(out[0]);
     size_t colon = stdout_text.rfind(':');
@@ -60,20 +63,25 @@ class Daemon {
   UniqueFd send(const std::string& method, const std::string& path, const std::string& body = "") {
     UniqueFd fd(socket(AF_INET, SOCK_STREAM, 0));
     sockaddr_in a{};
-    a.sin_family = AF_INET, a.sin_port = htons(static_cast<uint16_t>(port)), a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    a.sin_family = AF_INET, a.sin_port = htons(static_cast<uint16_t>(port)),
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (connect(fd.get(), reinterpret_cast<sockaddr*>(&a), sizeof a) != 0) return UniqueFd();
-    std::string text = method + " " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n" +
-                       "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+    std::string text =
+        method + " " + path +
+        " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n" +
+        "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
     if (::send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL) < 0) return UniqueFd();
     return fd;
   }
   static std::string rest(const UniqueFd& fd) {
     std::string all;
     char text[4096];
-    for (ssize_t n; (n = recv(fd.get(), text, sizeof text, 0)) > 0;) all.append(text, static_cast<size_t>(n));
+    for (ssize_t n; (n = recv(fd.get(), text, sizeof text, 0)) > 0;)
+      all.append(text, static_cast<size_t>(n));
     return all;
   }
-  std::string ask(const std::string& method, const std::string& path, const std::string& body = "") {
+  std::string ask(const std::string& method, const std::string& path,
+                  const std::string& body = "") {
     return rest(send(method, path, body));
   }
   bool is_ready() { return ask("GET", "/ready").find(" 200 ") != std::string::npos; }
@@ -93,7 +101,8 @@ std::string content(const std::string& sse) {
   }
   return text;
 }
-const char* kLong = R"({"prompt":"hello","max_tokens":400,"ignore_eos":true,"temperature":0,"seed":1,"stream":true})";
+const char* kLong =
+    R"({"prompt":"hello","max_tokens":400,"ignore_eos":true,"temperature":0,"seed":1,"stream":true})";
 
 }  // namespace
 
@@ -106,7 +115,8 @@ TEST_CASE("tandemd: one start line, a stream over a killed worker, reload, drain
   UniqueFd stream = d.send("POST", "/v1/completions", kLong);
   usleep(200'000);
   std::string status = d.ask("GET", "/status.json");
-  REQUIRE(kill(static_cast<pid_t>(std::atoi(status.c_str() + status.find("\"pid\":") + 6)), SIGKILL) == 0);
+  REQUIRE(kill(static_cast<pid_t>(std::atoi(status.c_str() + status.find("\"pid\":") + 6)),
+               SIGKILL) == 0);
   std::string resumed = Daemon::rest(stream);
   CHECK(content(resumed) == content(whole));
   CHECK(resumed.find("[DONE]") != std::string::npos);
@@ -127,7 +137,8 @@ TEST_CASE("tandemd: one start line, a stream over a killed worker, reload, drain
 
 TEST_CASE("tandemd: a model that is refused, then replaced") {
   Daemon d({}, "refuse=78");
-  REQUIRE(wait_until([&] { return d.ask("GET", "/ready").find("field refuse") != std::string::npos; }));
+  REQUIRE(
+      wait_until([&] { return d.ask("GET", "/ready").find("field refuse") != std::string::npos; }));
   CHECK(d.ask("GET", "/health").find(" 200 ") != std::string::npos);
   std::string answer = d.ask("POST", "/v1/completions", kLong);
   CHECK(answer.find(" 503 ") != std::string::npos);
@@ -139,8 +150,11 @@ TEST_CASE("tandemd: a model that is refused, then replaced") {
 
 TEST_CASE("tandemd: bad configurations exit with 78 and say why") {
   std::vector<std::pair<std::string, std::string>> cases = {
-      {"limits.max_queue=0", "limits.max_queue"}, {"no.such=1", "no.such"},       {"log.level=loud", "log.level"},
-      {"cache.page_size_tokens=17", "page_size"}, {"nonsense", "section.name=value"}};
+      {"limits.max_queue=0", "limits.max_queue"},
+      {"no.such=1", "no.such"},
+      {"log.level=loud", "log.level"},
+      {"cache.page_size_tokens=17", "page_size"},
+      {"nonsense", "section.name=value"}};
   for (const auto& [setting, word] : cases) {
     Daemon d({setting});
     INFO(setting);

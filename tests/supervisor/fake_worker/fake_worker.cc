@@ -1,7 +1,7 @@
-// A worker that speaks the protocol without a model: tokens, text and log-probabilities are a function of
-// prompt, seed, choice and position, so an interrupted stream can be compared with an uninterrupted one byte
-// by byte. The "model file" is its script: `key=value` words, see Script. Prompt tokens from 900000 on are
-// accidents, see Accident.
+// A worker that speaks the protocol without a model: tokens, text and log-probabilities are a
+// function of prompt, seed, choice and position, so an interrupted stream can be compared with an
+// uninterrupted one byte by byte. The "model file" is its script: `key=value` words, see Script.
+// Prompt tokens from 900000 on are accidents, see Accident.
 #include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -19,10 +19,15 @@
 #include "ipc/channel.h"
 #include "ipc/codec.h"
 
-// A sanitizer's runtime would turn a signal into an exit code: the accidents must end the process as they say.
+// A sanitizer's runtime would turn a signal into an exit code: the accidents must end the process
+// as they say.
 extern "C" {
-__attribute__((visibility("default"), used)) const char* __tsan_default_options() { return "handle_segv=0"; }
-__attribute__((visibility("default"), used)) const char* __asan_default_options() { return "handle_segv=0"; }
+__attribute__((visibility("default"), used)) const char* __tsan_default_options() {
+  return "handle_segv=0";
+}
+__attribute__((visibility("default"), used)) const char* __asan_default_options() {
+  return "handle_segv=0";
+}
 }
 
 namespace tandem {
@@ -32,14 +37,15 @@ enum Accident : int32_t {
   kAbortInPrefill = 900000,
   kSegfaultInPrefill = 900001,
   kHangInPrefill = 900002,
-  kAbortAtTokenTen = 900003,   // each time it gets there
-  kFailAtTokenFive = 900004,   // this request only: finish kFailed
+  kAbortAtTokenTen = 900003,      // each time it gets there
+  kFailAtTokenFive = 900004,      // this request only: finish kFailed
   kNonsenseAtTokenFive = 900005,  // a token with a wrong index
-  kDieOnce = 900006,           // SIGKILLs itself at token 5 in generation 1
+  kDieOnce = 900006,              // SIGKILLs itself at token 5 in generation 1
 };
 
 struct Script {
-  int64_t context = 4096, pool = 4096, batch = 4, chunk = 64, step_us = 500, load_ms = 0, refuse = 0, silent_load = 0;
+  int64_t context = 4096, pool = 4096, batch = 4, chunk = 64, step_us = 500, load_ms = 0,
+          refuse = 0, silent_load = 0;
 };
 
 Script read_script(int fd) {
@@ -48,13 +54,15 @@ Script read_script(int fd) {
   ssize_t n = pread(fd, text, sizeof text - 1, 0);
   if (n < 0) n = 0;
   std::istringstream in(std::string(text, static_cast<size_t>(n)));
-  std::map<std::string, int64_t*> keys = {{"context", &s.context}, {"pool", &s.pool},       {"batch", &s.batch},
-                                          {"chunk", &s.chunk},     {"step_us", &s.step_us}, {"load_ms", &s.load_ms},
+  std::map<std::string, int64_t*> keys = {{"context", &s.context}, {"pool", &s.pool},
+                                          {"batch", &s.batch},     {"chunk", &s.chunk},
+                                          {"step_us", &s.step_us}, {"load_ms", &s.load_ms},
                                           {"refuse", &s.refuse},   {"silent_load", &s.silent_load}};
   for (std::string word; in >> word;) {
     size_t eq = word.find('=');
     auto key = keys.find(word.substr(0, eq));
-    if (eq != std::string::npos && key != keys.end()) *key->second = std::atoll(word.c_str() + eq + 1);
+    if (eq != std::string::npos && key != keys.end())
+      *key->second = std::atoll(word.c_str() + eq + 1);
   }
   return s;
 }
@@ -85,7 +93,8 @@ struct Run {
 
 class FakeWorker {
  public:
-  FakeWorker(int channel_fd, int model_fd) : channel_(UniqueFd(channel_fd)), script_(read_script(model_fd)) {}
+  FakeWorker(int channel_fd, int model_fd)
+      : channel_(UniqueFd(channel_fd)), script_(read_script(model_fd)) {}
   int run();
 
  private:
@@ -120,11 +129,13 @@ int FakeWorker::load() {
   send(ipc::Hello{ipc::kProtocolVersion, getpid()});
   if (script_.silent_load) pause();
   for (int64_t t = 0; t < script_.load_ms; t += 10) {
-    send(ipc::Progress{"reading model", static_cast<float>(t) / static_cast<float>(script_.load_ms)});
+    send(ipc::Progress{"reading model",
+                       static_cast<float>(t) / static_cast<float>(script_.load_ms)});
     usleep(10'000);
   }
   if (script_.refuse != 0) {
-    send(ipc::Fatal{static_cast<int32_t>(script_.refuse), "script: field refuse is set, must be 0"});
+    send(
+        ipc::Fatal{static_cast<int32_t>(script_.refuse), "script: field refuse is set, must be 0"});
     return static_cast<int>(script_.refuse);
   }
   ipc::Ready ready;
@@ -141,7 +152,8 @@ int FakeWorker::run() {
   std::vector<std::string> frames;
   bool is_loaded = false;
   while (!is_stopping_) {
-    pollfd p{channel_.fd(), static_cast<short>(channel_.wants_write() ? POLLIN | POLLOUT : POLLIN), 0};
+    pollfd p{channel_.fd(), static_cast<short>(channel_.wants_write() ? POLLIN | POLLOUT : POLLIN),
+             0};
     poll(&p, 1, runs_.empty() ? 20 : 0);
     if (channel_.wants_write() && !channel_.flush().ok()) return 0;
     frames.clear();
@@ -186,7 +198,8 @@ void FakeWorker::prepare(const ipc::Prepare& p) {
   reply.ids = p.ids;
   for (char c : text) reply.ids.push_back(static_cast<unsigned char>(c));
   // A text may name accidents: "#900001".
-  if (size_t at = text.find("#9000"); at != std::string::npos) reply.ids.push_back(std::atoi(text.c_str() + at + 1));
+  if (size_t at = text.find("#9000"); at != std::string::npos)
+    reply.ids.push_back(std::atoi(text.c_str() + at + 1));
   if (p.want_prompt_text) reply.prompt_text = text;
   send(reply);
 }
@@ -208,12 +221,14 @@ void FakeWorker::prefill(Run* run) {
   if (has(*run, kAbortInPrefill)) std::abort();
   if (has(*run, kSegfaultInPrefill)) raise(SIGSEGV);
   if (has(*run, kHangInPrefill)) pause();
-  run->n_done = static_cast<uint32_t>(std::min<size_t>(run->n_total, run->n_done + static_cast<size_t>(script_.chunk)));
+  run->n_done = static_cast<uint32_t>(
+      std::min<size_t>(run->n_total, run->n_done + static_cast<size_t>(script_.chunk)));
   beat_.prompt_tokens += static_cast<uint64_t>(script_.chunk);
   if (run->in.prompt_logprobs) {
     ipc::PromptLogprobs out{run->in.id, 0, {}};
     for (size_t i = 0; i < std::min<size_t>(run->n_done, run->in.prompt.size()); ++i)
-      out.entries.push_back({{run->in.prompt[i], -static_cast<float>(i), word_of(run->in.prompt[i])}, {}});
+      out.entries.push_back(
+          {{run->in.prompt[i], -static_cast<float>(i), word_of(run->in.prompt[i])}, {}});
     send(out);
   }
   send(ipc::PromptProgress{run->in.id, run->n_done, static_cast<uint32_t>(run->n_total), 0});
@@ -242,15 +257,18 @@ void FakeWorker::decode(Run* run, std::vector<ipc::TokenEvent>* events) {
       continue;
     }
     if (run->in.max_tokens > 0) {
-      e.token = static_cast<int32_t>(mix(run->prompt_hash ^ mix(run->in.sampling.seed + c.choice * 7919 + n * 104729)) % 1000);
+      e.token = static_cast<int32_t>(
+          mix(run->prompt_hash ^ mix(run->in.sampling.seed + c.choice * 7919 + n * 104729)) % 1000);
       c.generated.push_back(e.token);
       if (run->in.sampling.n_top_logprobs >= 0)
-        e.logprob = ipc::LogprobEntry{{e.token, -static_cast<float>(e.token % 10), word_of(e.token)}, {}};
+        e.logprob =
+            ipc::LogprobEntry{{e.token, -static_cast<float>(e.token % 10), word_of(e.token)}, {}};
       ++beat_.generated_tokens;
     }
     n = c.generated.size();
     if (n >= run->in.max_tokens) e.finish = ipc::FinishReason::kLength;
-    if (n >= 40 && !run->in.sampling.ignore_eos && e.token % 37 == 0) e.finish = ipc::FinishReason::kStop;
+    if (n >= 40 && !run->in.sampling.ignore_eos && e.token % 37 == 0)
+      e.finish = ipc::FinishReason::kStop;
     size_t n_out = e.finish == ipc::FinishReason::kNone ? n - n % 3 : n;
     std::string all;
     for (size_t i = 0; i < n_out; ++i) all += word_of(c.generated[i]);
@@ -269,7 +287,8 @@ void FakeWorker::step() {
   size_t n_running = 0;
   std::vector<uint64_t> done;
   for (auto& [id, run] : runs_) {
-    if (n_running + run.choices.size() > static_cast<size_t>(script_.batch) && n_running > 0) continue;
+    if (n_running + run.choices.size() > static_cast<size_t>(script_.batch) && n_running > 0)
+      continue;
     n_running += run.choices.size();
     if (run.n_done < run.n_total) {
       prefill(&run);
