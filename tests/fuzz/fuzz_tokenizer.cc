@@ -90,7 +90,7 @@ void check_pieces(const Tokenizer& tokenizer, std::string_view text) {
 void check_ids(const Tokenizer& tokenizer, const uint8_t* data, size_t size) {
   std::vector<int32_t> ids;
   for (size_t i = 0; i + 1 < size; i += 2) ids.push_back((data[i] | data[i + 1] << 8) % 300 - 5);
-  DetokenizeStream stream(&tokenizer);
+  DetokenizeStream stream(&tokenizer, false, true);
   std::string streamed;
   for (const int32_t id : ids) streamed += stream.push(id);
   streamed += stream.finish();
