@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <memory>
 #include <mutex>
@@ -16,8 +18,11 @@
 namespace tandem {
 namespace {
 
-constexpr int kBurstPerSecond = 20;     // lines of one event kind per second before they are counted only
-constexpr size_t kQueueLines = 8192;    // about 1 MB at worst
+constexpr int kBurstPerSecond =
+    20;  // lines of one event kind per second before they are counted only
+constexpr size_t kQueueLines = 8192;  // about 1 MB at worst
+constexpr std::chrono::seconds kFlushWait{
+    2};  // a stderr that nobody reads must not keep a process from ending
 
 // stderr, one write() per line so that lines of several processes do not mix.
 class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
@@ -33,16 +38,33 @@ class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
     line_ += '\n';
     [[maybe_unused]] ssize_t n = ::write(STDERR_FILENO, line_.data(), line_.size());
   }
-  void flush_() override {}
+  // Runs on the pool's thread, after every line that was queued before the flush.
+  void flush_() override {
+    std::lock_guard lock(flush_mutex_);
+    ++flushes_;
+    flushed_.notify_all();
+  }
+
+ public:
+  void wait_for_flush(uint64_t ticket) {
+    std::unique_lock lock(flush_mutex_);
+    flushed_.wait_for(lock, kFlushWait, [&] { return flushes_ >= ticket; });
+  }
 
  private:
+  std::mutex flush_mutex_;  // guards flushes_
+  std::condition_variable flushed_;
+  uint64_t flushes_ = 0;
   std::string line_;
 };
 
 struct LogState {
   std::string process = "tandem";
   std::shared_ptr<spdlog::details::thread_pool> pool;
+  std::shared_ptr<StderrSink> sink;
   std::shared_ptr<spdlog::async_logger> logger;
+  std::mutex flush_mutex;  // guards flushes_asked, orders the flushes in the queue
+  uint64_t flushes_asked = 0;
   std::atomic<LogLevel> level{LogLevel::kInfo};
   struct Window {
     int64_t start_us = 0;
@@ -116,10 +138,11 @@ void log_init(std::string_view process, LogLevel level) {
   LogState& s = state();
   s.process = process;
   s.pool = std::make_shared<spdlog::details::thread_pool>(kQueueLines, 1);
-  s.logger = std::make_shared<spdlog::async_logger>("tandem", std::make_shared<StderrSink>(), s.pool,
+  s.sink = std::make_shared<StderrSink>();
+  s.flushes_asked = 0;
+  s.logger = std::make_shared<spdlog::async_logger>("tandem", s.sink, s.pool,
                                                     spdlog::async_overflow_policy::overrun_oldest);
   s.logger->set_level(spdlog::level::debug);
-  s.logger->flush_on(spdlog::level::err);
   log_set_level(level);
 }
 
@@ -139,10 +162,13 @@ bool log_parse_level(std::string_view name, LogLevel* level) {
 void log_flush() {
   LogState& s = state();
   if (!s.logger) return;
-  // Dropping the pool drains its queue and joins its thread; a fresh one takes over.
-  s.logger.reset();
-  s.pool.reset();
-  log_init(s.process, s.level);
+  uint64_t ticket;
+  {
+    std::lock_guard lock(s.flush_mutex);
+    ticket = ++s.flushes_asked;
+    s.logger->flush();
+  }
+  s.sink->wait_for_flush(ticket);
 }
 
 std::string log_format(std::string_view event, std::initializer_list<LogField> fields) {

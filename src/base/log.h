@@ -28,11 +28,11 @@ struct LogField {
   LogField(std::string_view k, bool v) : key(k), value(v ? "true" : "false") {}
 };
 
-// Call once per process; `process` ("tandemd", "worker") goes into each line. Safe to call again after fork.
+// Call once per process, before other threads log; `process` ("tandemd", "worker") goes into each line.
 void log_init(std::string_view process, LogLevel level);
 void log_set_level(LogLevel level);
 bool log_parse_level(std::string_view name, LogLevel* level);  // "debug", "info", "warn", "error"
-void log_flush();
+void log_flush();  // waits until the lines so far are written, two seconds at most
 void log_line(LogLevel level, std::string_view event, std::initializer_list<LogField> fields);
 
 inline void log_debug(std::string_view e, std::initializer_list<LogField> f = {}) { log_line(LogLevel::kDebug, e, f); }

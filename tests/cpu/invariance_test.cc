@@ -11,7 +11,8 @@ namespace {
 constexpr int kPages = 64, kLength = 100;
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 struct Setting {
@@ -53,7 +54,8 @@ TEST_CASE("logits do not depend on chunks, threads, pages or company") {
     const auto tokens = random_tokens(kLength, config.vocab_size, 2);
     for (const KernelTable* kernels : runnable_columns()) {
       if (too_slow(s, kernels)) continue;
-      CAPTURE(kernels->isa, static_cast<int>(s.kind), static_cast<int>(s.type), s.float_activations);
+      CAPTURE(kernels->isa, static_cast<int>(s.kind), static_cast<int>(s.type),
+              s.float_activations);
       auto backend = make_backend(model, options_of(s, kernels, 1), kPages);
       PageDealer dealer(config, kPages, 3);
       const auto whole = run_chunked(backend.get(), dealer.deal(tokens, s.page_size), kLength);
@@ -83,13 +85,15 @@ TEST_CASE("a batch of 16 gives each sequence the bits it has alone") {
     const size_t vocab = static_cast<size_t>(config.vocab_size);
     for (const KernelTable* kernels : runnable_columns()) {
       if (too_slow(s, kernels)) continue;
-      CAPTURE(kernels->isa, static_cast<int>(s.kind), static_cast<int>(s.type), s.float_activations);
+      CAPTURE(kernels->isa, static_cast<int>(s.kind), static_cast<int>(s.type),
+              s.float_activations);
       auto backend = make_backend(model, options_of(s, kernels, 2), 128);
       PageDealer dealer(config, 128, 5);
       std::vector<TestSequence> sequences;
       std::vector<std::vector<float>> alone;
       for (int i = 0; i < 16; ++i) {
-        sequences.push_back(dealer.deal(random_tokens(20 + 5 * i, config.vocab_size, 50 + i), s.page_size));
+        sequences.push_back(
+            dealer.deal(random_tokens(20 + 5 * i, config.vocab_size, 50 + i), s.page_size));
         alone.push_back(run_chunked(backend.get(), sequences.back(), 1000));
       }
       // Prompts of different lengths in one step, then decode steps until all have ended.
@@ -107,8 +111,10 @@ TEST_CASE("a batch of 16 gives each sequence the bits it has alone") {
         const auto logits = run_step(backend.get(), batch);
         int n_different = 0;
         for (size_t r = 0; r < rows.size(); ++r) {
-          const float* expected = alone[rows[r].first].data() + static_cast<size_t>(rows[r].second) * vocab;
-          n_different += std::memcmp(expected, logits.data() + r * vocab, vocab * sizeof(float)) != 0;
+          const float* expected =
+              alone[rows[r].first].data() + static_cast<size_t>(rows[r].second) * vocab;
+          n_different +=
+              std::memcmp(expected, logits.data() + r * vocab, vocab * sizeof(float)) != 0;
         }
         REQUIRE(n_different == 0);
       }
@@ -150,7 +156,8 @@ TEST_CASE("pages that left the window are not read") {
     TestSequence dropped = dealer.deal(kept.tokens, 16);
     for (int i = 0; i < kLength; ++i) {
       StepBatch a, b;
-      for (int page = 0; page < (i - 20 + 1) / 16; ++page) dropped.pages[0][static_cast<size_t>(page)] = -1;
+      for (int page = 0; page < (i - 20 + 1) / 16; ++page)
+        dropped.pages[0][static_cast<size_t>(page)] = -1;
       add_item(&a, &kept, 1);
       add_item(&b, &dropped, 1);
       REQUIRE(same_bits(run_step(backend.get(), a), run_step(backend.get(), b)));
