@@ -29,6 +29,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const ModelConfig& mo
   s.page_size = o.page_size;
   s.context_tokens = o.context_tokens;
   s.ageing_us = o.ageing_us;
+  s.has_prefix_cache = o.has_prefix_cache;
   s.n_pages = o.n_pages;
   for (const KvGroup& group : model.kv_groups) s.windows.push_back(group.window);
   return s;

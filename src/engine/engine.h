@@ -24,6 +24,7 @@ struct EngineOptions {
   int page_size = 16;
   int context_tokens = 0;             // prompt + generated, at most
   std::vector<int> n_pages;           // per KV group; the backend has reserved as many
+  bool has_prefix_cache = true;       // reuse the full pages of earlier sequences
   int64_t ageing_us = 5'000'000;      // waiting time that lifts a sequence by one priority class
   // Called on the engine thread when the backend fails; the engine then does nothing more. The worker ends
   // the process: kInternal is our bug, kUnavailable a lost device.

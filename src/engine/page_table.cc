@@ -27,11 +27,9 @@ bool PageTable::grow(int n_tokens) {
 
 void PageTable::leave_windows(int next_pos) {
   for (size_t g = 0; g < tables_.size(); ++g) {
-    int window = (*windows_)[g];
-    if (window == 0) continue;
     Table& table = tables_[g];
-    int first_visible = next_pos - window + 1;  // keys with pos - window < key <= pos
-    int n_gone = std::min(std::max(first_visible, 0) / page_size_, static_cast<int>(table.pages.size()));
+    int n_gone = std::min(first_visible_page((*windows_)[g], page_size_, next_pos),
+                          static_cast<int>(table.pages.size()));
     for (; table.n_left < n_gone; ++table.n_left) {
       pool_->release(static_cast<int>(g), table.pages[table.n_left]);
       table.pages[table.n_left] = -1;
@@ -63,10 +61,23 @@ bool PageTable::fork(const PageTable& from, int n_tokens, std::vector<PageCopy>*
   return true;
 }
 
+void PageTable::adopt(const std::vector<std::vector<PageId>>& pages) {
+  for (size_t g = 0; g < tables_.size(); ++g) {
+    Table& table = tables_[g];
+    CHECK(table.pages.empty());
+    table.pages = pages[g];
+    for (PageId page : table.pages) {
+      if (page < 0) ++table.n_left;
+      else pool_->share(static_cast<int>(g), page);
+    }
+  }
+}
+
 void PageTable::clear() {
   for (size_t g = 0; g < tables_.size(); ++g) {
-    for (PageId page : tables_[g].pages) {
-      if (page >= 0) pool_->release(static_cast<int>(g), page);
+    std::vector<PageId>& pages = tables_[g].pages;
+    for (auto page = pages.rbegin(); page != pages.rend(); ++page) {
+      if (*page >= 0) pool_->release(static_cast<int>(g), *page);
     }
     tables_[g].pages.clear();
     tables_[g].n_left = 0;

@@ -24,7 +24,10 @@ class PageTable {
   // Becomes a fork of `from` (this table must be empty): full pages of [0, n_tokens) are shared, the last,
   // partial one is a page of its own, filled by the copies appended. False: no free page for it.
   bool fork(const PageTable& from, int n_tokens, std::vector<PageCopy>* copies);
-  void clear();
+  // Becomes a sequence that has computed blocks [0, n) (this table must be empty), whose pages it shares: per
+  // group n entries, -1 for those that left the window.
+  void adopt(const std::vector<std::vector<PageId>>& pages);
+  void clear();  // the last page first: of a prefix kept for others, the tail is the oldest
 
   const PageId* pages(int group) const { return tables_[group].pages.data(); }
   int n_entries(int group) const { return static_cast<int>(tables_[group].pages.size()); }
@@ -41,6 +44,12 @@ class PageTable {
   int page_size_;
   std::vector<Table> tables_;
 };
+
+// The first page that a query at `next_pos` or later can see.
+inline int first_visible_page(int window, int page_size, int next_pos) {
+  int first_key = window == 0 ? 0 : next_pos - window + 1;  // keys with pos - window < key <= pos
+  return first_key > 0 ? first_key / page_size : 0;
+}
 
 // Pages of one group that a sequence holds at most while `n_tokens` positions are filled in chunks of at most
 // `chunk` tokens.

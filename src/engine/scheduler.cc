@@ -40,7 +40,9 @@ void StepPlan::clear() {
   n_decode_tokens = n_prefill_tokens = 0;
 }
 
-Scheduler::Scheduler(SchedulerOptions options) : options_(std::move(options)), pool_(options_.n_pages) {
+Scheduler::Scheduler(SchedulerOptions options)
+    : options_(std::move(options)), pool_(options_.n_pages),
+      cache_(&pool_, &options_.windows, options_.page_size) {
   CHECK(options_.windows.size() == options_.n_pages.size());
   CHECK(options_.max_batch_size > 0 && options_.prefill_chunk_tokens > 0 && options_.ageing_us > 0);
   limit_ = std::min(options_.context_tokens, pool_limit(options_));
@@ -139,12 +141,14 @@ bool Scheduler::grow_for_chunk(Sequence* s, int* n_tokens, int64_t now_us) {
 
 // Admits `s` if there is a place and pages for it, or if preempting strictly lower classes makes them.
 bool Scheduler::try_admit(Sequence* s, int64_t now_us) {
+  PrefixCache::Hit hit = find_cached(*s);
   size_t n_kept = running_.size();
-  while (!fits(*s, n_kept)) {
+  while (!fits(*s, hit, n_kept)) {
     if (n_kept == 0 || running_[n_kept - 1]->priority_class <= s->priority_class) return false;
     --n_kept;
   }
   while (running_.size() > n_kept) preempt_last(now_us);
+  start_behind(s, hit);
   std::erase(waiting_, s);
   s->state = Sequence::State::kRunning;
   s->waited_us += now_us - s->waiting_since_us;
@@ -152,8 +156,25 @@ bool Scheduler::try_admit(Sequence* s, int64_t now_us) {
   return true;
 }
 
+PrefixCache::Hit Scheduler::find_cached(const Sequence& s) const {
+  const RequestState& r = *s.request;
+  if (!options_.has_prefix_cache || r.request.prompt_logprobs) return {};
+  // Forks start where the prompt ends, and its end is reported once: both need a chunk that ends there.
+  bool is_prompt_over = r.n_prompt_reported == n_prompt(s) && r.forking.empty();
+  return cache_.find(s.tokens(), (is_prompt_over ? s.n_tokens() : n_prompt(s)) - 1);
+}
+
+void Scheduler::start_behind(Sequence* s, const PrefixCache::Hit& hit) {
+  if (hit.chain.n_blocks > 0) s->pages.adopt(hit.pages);
+  s->published = hit.chain;
+  s->n_computed = hit.chain.n_blocks * options_.page_size;
+  RequestState* r = s->request;
+  // Once it has computed something, pages found again after a preemption are no gain of this request.
+  if (!r->has_computed) r->n_cached = r->n_prompt_reported = s->n_computed;
+}
+
 // Whether `s` finds a place and pages beside running_[0, n_kept), the others being preempted.
-bool Scheduler::fits(const Sequence& s, size_t n_kept) {
+bool Scheduler::fits(const Sequence& s, const PrefixCache::Hit& hit, size_t n_kept) {
   int n_places = places(s);
   for (size_t i = 0; i < n_kept; ++i) n_places += places(*running_[i]);
   if (n_places > options_.max_batch_size && n_kept > 0) return false;
@@ -161,9 +182,18 @@ bool Scheduler::fits(const Sequence& s, size_t n_kept) {
   for (int g = 0; g < pool_.n_groups(); ++g) {
     int available = pool_.n_free(g) + pages_freed(g, n_kept);
     for (size_t i = 0; i < n_kept; ++i) available -= pages_promised(*running_[i], g);
+    // Pages of the hit that somebody holds are not free, but need not be.
+    if (n_kept == running_.size()) available += pages_held(hit, g);
     if (available < pages_needed(s, g, n_forks)) return false;
   }
   return true;
+}
+
+// Pages of the hit that somebody holds. Those of a window count for nothing: the sequence soon needs others.
+int Scheduler::pages_held(const PrefixCache::Hit& hit, int group) const {
+  if (hit.chain.n_blocks == 0 || options_.windows[group] != 0) return 0;
+  return static_cast<int>(std::count_if(hit.pages[group].begin(), hit.pages[group].end(),
+                                        [&](PageId page) { return pool_.n_holders(group, page) > 0; }));
 }
 
 // Pages of `group` that come free when running_[n_kept, ...) are preempted; shared ones only if all their
@@ -210,6 +240,7 @@ void Scheduler::preempt_last(int64_t now_us) {
   Sequence* s = running_.back();
   s->pages.clear();
   s->n_computed = 0;
+  s->published = {};
   s->planned_tokens = 0;
   s->preempted_in_step = step_;
   wait(s, now_us);

@@ -10,6 +10,8 @@
 // running ones of a strictly lower class. Ageing lifts whoever waits, so everybody runs in the end.
 // A sequence ends by length at a bound that depends on the model and the pool alone, never on the load.
 // Choices of one request: the first computes the prompt, the others fork its pages.
+// With the prefix cache, whoever is admitted starts behind the full pages that the cache has for its tokens; the
+// last token of a prompt is computed always, for its logits. Scoring needs all logits and gets no pages.
 #pragma once
 
 #include <memory>
@@ -28,6 +30,7 @@ struct SchedulerOptions {
   int page_size = 16;
   int context_tokens = 0;
   int64_t ageing_us = 5'000'000;
+  bool has_prefix_cache = true;
   std::vector<int> windows;   // per KV group, 0: full attention
   std::vector<int> n_pages;   // per KV group
 };
@@ -90,7 +93,10 @@ class Scheduler {
   int chunk_for(const Sequence& s, int budget) const;
   bool grow_for_chunk(Sequence* s, int* n_tokens, int64_t now_us);
   bool try_admit(Sequence* s, int64_t now_us);
-  bool fits(const Sequence& s, size_t n_kept);
+  PrefixCache::Hit find_cached(const Sequence& s) const;
+  void start_behind(Sequence* s, const PrefixCache::Hit& hit);
+  bool fits(const Sequence& s, const PrefixCache::Hit& hit, size_t n_kept);
+  int pages_held(const PrefixCache::Hit& hit, int group) const;
   int pages_freed(int group, size_t n_kept);
   int pages_needed(const Sequence& s, int group, int n_forks) const;
   int pages_promised(const Sequence& s, int group) const;
@@ -101,6 +107,7 @@ class Scheduler {
   void add_draws(Sequence* s, int first_pos, int first_token);
 
   // scheduler_commit.cc: accounting
+  void publish(Sequence* s);
   void fork_waiting_choices(RequestState* request, int64_t now_us, std::vector<PageCopy>* copies);
   void report_prompt(const Sequence& s, std::span<const SampleResult> results, const StepPlan::Item& item,
                      EngineEvents* events);
@@ -114,6 +121,7 @@ class Scheduler {
 
   const SchedulerOptions options_;
   PagePool pool_;
+  PrefixCache cache_;
   int limit_ = 0;  // prompt + generated tokens of any sequence
   uint64_t next_arrival_ = 0;
   uint64_t step_ = 0;

@@ -93,6 +93,8 @@ void Scheduler::commit(std::span<const SampleResult> results, int64_t now_us, En
     Sequence* s = item.sequence;
     bool was_in_prompt = s->n_computed < static_cast<int>(s->request->request.prompt.size());
     s->n_computed += plan_.batch.items[i].n_tokens;
+    s->request->has_computed = true;
+    publish(s);
     s->pages.leave_windows(s->n_computed);
     if (!was_in_prompt) continue;
     report_prompt(*s, results, item, events);
@@ -123,6 +125,11 @@ void Scheduler::commit(std::span<const SampleResult> results, int64_t now_us, En
   forget_finished();
 }
 
+// Its pages that are full now become findable, before some leave the window.
+void Scheduler::publish(Sequence* s) {
+  if (options_.has_prefix_cache) cache_.publish(s->tokens(), s->n_computed, s->pages, &s->published);
+}
+
 // The prompt is computed: its other choices take their pages, or wait to compute it for themselves.
 void Scheduler::fork_waiting_choices(RequestState* request, int64_t now_us, std::vector<PageCopy>* copies) {
   if (request->request.max_tokens == 0) return;  // all end with the prompt
@@ -133,6 +140,7 @@ void Scheduler::fork_waiting_choices(RequestState* request, int64_t now_us, std:
     bool has_place = n_running() < options_.max_batch_size;
     if (has_place && s->pages.fork(request->leader->pages, n_prompt, copies)) {
       s->n_computed = n_prompt;
+      s->published = request->leader->published;
       s->state = Sequence::State::kRunning;
       s->waited_us = request->leader->waited_us;
       running_.push_back(s);
@@ -161,6 +169,7 @@ void Scheduler::report_prompt(const Sequence& s, std::span<const SampleResult> r
   report.id = r.request.id;
   report.n_done = static_cast<uint32_t>(r.n_prompt_reported);
   report.n_total = static_cast<uint32_t>(n_prompt);
+  report.n_cached = static_cast<uint32_t>(r.n_cached);
   events->prompts.push_back(std::move(report));
 }
 
@@ -206,6 +215,7 @@ void Scheduler::end(Sequence* s, SequenceEnd reason, std::string error, EngineEv
   event.end = reason;
   event.error = std::move(error);
   events->tokens.push_back(std::move(event));
+  if (reason == SequenceEnd::kFailed) cache_.distrust(s->pages);
   retire(s);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/page_table.h"
+#include "engine/prefix_cache.h"
 #include "engine/request.h"
 
 namespace tandem {
@@ -29,6 +30,7 @@ struct Sequence {
   std::vector<int32_t> generated;
   PageTable pages;
   int n_computed = 0;             // positions [0, n_computed) have K/V in `pages`
+  PrefixCache::Chain published;   // of [0, n_computed): its full blocks, in the prefix cache or adopted from it
   int64_t waiting_since_us = 0;   // while kWaiting
   int64_t waited_us = 0;          // earlier waits together
   // Of the schedule() in progress:
@@ -38,6 +40,7 @@ struct Sequence {
 
   int n_tokens() const;           // prompt and generated
   int32_t token_at(int pos) const;
+  PrefixCache::Tokens tokens() const;
   // One token lacks its K/V, and it is a generated one.
   bool is_decoding() const;
 };
@@ -49,7 +52,9 @@ struct RequestState {
   Sequence* leader = nullptr;                        // computes the prompt for those that fork
   std::vector<Sequence*> forking;
   int n_unfinished = 0;
-  int n_prompt_reported = 0;                         // EnginePrompt::n_done so far
+  int n_prompt_reported = 0;                         // EnginePrompt::n_done so far, or n_cached
+  int n_cached = 0;                                  // prompt tokens that this request never computed
+  bool has_computed = false;                         // some of its prompt
   int n_prompt_logprobs = 0;                         // of positions 1..n: known or reported
 };
 
@@ -61,6 +66,7 @@ inline int32_t Sequence::token_at(int pos) const {
   int n_prompt = static_cast<int>(prompt.size());
   return pos < n_prompt ? prompt[pos] : generated[pos - n_prompt];
 }
+inline PrefixCache::Tokens Sequence::tokens() const { return {request->request.prompt, generated}; }
 inline bool Sequence::is_decoding() const { return !generated.empty() && n_computed == n_tokens() - 1; }
 
 }  // namespace tandem

@@ -104,6 +104,7 @@ Status reserve_pool(const ModelConfig& config, const Config& settings, const Hos
   o.context_tokens = input.context_tokens;
   o.ageing_us = settings.limits_ageing_ms * 1000;
   o.n_pages = budget.n_pages;
+  o.has_prefix_cache = settings.cache_prefix;
   model->info.kv_pool_bytes = budget.total_bytes;
   model->info.max_batch_size = input.max_batch_size;
   for (int64_t bytes : page_bytes) model->info.kv_bytes_per_token += bytes / input.page_size;

@@ -66,6 +66,12 @@ void EngineHarness::take(const EngineEvents& events) {
     Entry& e = it->second;
     if (p.n_done < e.n_prompt_done || p.n_done > p.n_total || p.n_total != e.request.prompt.size())
       FAIL("progress goes back or too far");
+    bool is_first = e.n_prompt_done == 0;
+    if (p.n_cached >= p.n_done || p.n_cached % static_cast<uint32_t>(model.page_size) != 0)
+      FAIL("no such hit: " << p.n_cached << " of " << p.n_total);
+    if (!is_first && p.n_cached != e.n_cached) FAIL("the hit changed on the way");
+    if (p.n_cached > 0 && (e.request.prompt_logprobs || !options.has_prefix_cache)) FAIL("a hit that was forbidden");
+    if (is_first) e.n_cached = p.n_cached, n_cached_tokens += p.n_cached;
     e.n_prompt_done = p.n_done;
     if (p.logprobs.empty()) continue;
     if (p.first_logprob != e.request.n_prompt_logprobs_known + e.prompt_logprobs.size() + 1)

@@ -23,7 +23,7 @@ class EngineHarness {
     EngineRequest request;
     std::map<uint32_t, Choice> choices;
     std::vector<float> prompt_logprobs;  // of positions 1..
-    uint32_t n_prompt_done = 0;
+    uint32_t n_prompt_done = 0, n_cached = 0;
     int64_t submit_turn = 0;
     bool is_cancelled = false;
   };
@@ -48,7 +48,7 @@ class EngineHarness {
   std::map<uint64_t, Entry> entries;
   std::vector<uint64_t> ended;       // requests whose choices have all ended, not forgotten yet
   int64_t n_turns = 0;
-  int64_t n_checked_tokens = 0;
+  int64_t n_checked_tokens = 0, n_cached_tokens = 0;
   std::map<SequenceEnd, int64_t> n_ends;
   int limit = 0;                     // longest sequence
 

@@ -13,12 +13,20 @@ namespace {
 struct Load {
   int max_batch, chunk, full_pages, window_pages;
   int n_steps;
+  bool has_prefix_cache = true;
 };
 
 EngineRequest random_request(std::mt19937& rng, const EngineHarness& h) {
   auto upto = [&](int n) { return static_cast<int>(rng() % static_cast<unsigned>(n)); };
   EngineRequest r = fake_request(1 + upto(upto(4) == 0 ? 90 : 25), static_cast<uint32_t>(upto(30)), rng(),
                                  upto(5) == 0 ? 1 + upto(4) : 1, upto(3));
+  if (upto(3) == 0) {  // a further turn: what one of five requests said, and something new
+    EngineRequest before = fake_request(5 + upto(30), static_cast<uint32_t>(upto(20)), rng() % 5);
+    before.sampling.ignore_eos = true;
+    FakeText said = fake_text(h.model, before, 0, h.limit, h.options.context_tokens);
+    before.prompt.insert(before.prompt.end(), said.tokens.begin(), said.tokens.end());
+    std::copy_n(before.prompt.begin(), std::min(before.prompt.size(), r.prompt.size()), r.prompt.begin());
+  }
   r.sampling.ignore_eos = upto(2) == 0;
   if (upto(8) == 0) r.deadline_us = h.clock.now_us() + 1 + upto(40'000);
   if (upto(6) == 0) {
@@ -41,6 +49,7 @@ void run_load(const Load& load, uint32_t seed) {
   o.context_tokens = 110;
   o.n_pages = {load.full_pages, load.window_pages};
   o.ageing_us = 200'000;
+  o.has_prefix_cache = load.has_prefix_cache;
   EngineHarness h({}, o);
   std::mt19937 rng(seed);
   int64_t n_shared_seen = 0, n_submitted = 0;
@@ -70,6 +79,7 @@ void run_load(const Load& load, uint32_t seed) {
   CHECK(n_submitted > load.n_steps / 100);
   CHECK((n_shared_seen > 0 || load.max_batch == 1));  // alone in the batch nobody forks
   CHECK(h.engine->counters().preemptions > 0);
+  CHECK((load.has_prefix_cache ? h.n_cached_tokens > n_submitted / 4 : h.n_cached_tokens == 0));
   for (SequenceEnd end : {SequenceEnd::kEndToken, SequenceEnd::kMaxTokens, SequenceEnd::kCancelled,
                           SequenceEnd::kDeadline})
     CHECK(h.n_ends[end] > 0);
@@ -86,6 +96,8 @@ TEST_CASE("a million random steps keep every promise") {
       {8, 7, 90, 60, 200'000},    // odd chunks
       {2, 64, 30, 24, 200'000},   // whole prompts in one chunk, a tight window group
       {1, 1, 30, 30, 100'000},    // one by one
+      {4, 16, 200, 30, 100'000},  // windows lose pages that the other group still has
+      {4, 16, 40, 40, 100'000, false},
   };
   uint32_t seed = 1;
   for (const Load& load : loads) {

@@ -82,6 +82,7 @@ Status FakeBackend::forward(const StepBatch& batch) {
   last_batch = batch;
   max_tokens_seen = std::max(max_tokens_seen, static_cast<int>(batch.tokens.size()));
   max_items_seen = std::max(max_items_seen, static_cast<int>(batch.items.size()));
+  n_tokens_run += static_cast<int64_t>(batch.tokens.size());
   row_hash_.clear(), row_is_nan_.clear();
   size_t next_row = 0;
   for (const StepItem& item : batch.items) {

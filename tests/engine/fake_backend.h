@@ -34,6 +34,7 @@ class FakeBackend : public Backend {
   std::string fault;       // first broken rule, "" if none
   Status next_forward;     // answered by the next forward
   int n_copies = 0;
+  int64_t n_tokens_run = 0;
   int max_tokens_seen = 0, max_items_seen = 0;
   StepBatch last_batch;    // page_tables are dangling
 

@@ -1,0 +1,147 @@
+#include "engine/prefix_cache.h"
+
+#define XXH_INLINE_ALL  // no library at run time
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tandem {
+namespace {
+
+// Stands for everything else that K/V depend on; a cache that outlives its worker must derive it from that.
+constexpr uint64_t kSeed = 0x74616e64656d0001;
+
+// Tokens [block * size, (block + 1) * size), in `scratch` if they are not contiguous.
+std::span<const int32_t> block_at(const PrefixCache::Tokens& t, int block, int size,
+                                  std::vector<int32_t>* scratch) {
+  size_t begin = static_cast<size_t>(block) * size, end = begin + size, n_prompt = t.prompt.size();
+  if (end <= n_prompt) return t.prompt.subspan(begin, size);
+  if (begin >= n_prompt) return t.generated.subspan(begin - n_prompt, size);
+  scratch->assign(t.prompt.begin() + begin, t.prompt.end());
+  scratch->insert(scratch->end(), t.generated.begin(), t.generated.begin() + (end - n_prompt));
+  return *scratch;
+}
+
+bool is_same(std::span<const int32_t> a, std::span<const int32_t> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end());
+}
+
+}  // namespace
+
+PrefixCache::PrefixCache(PagePool* pool, const std::vector<int>* windows, int page_size, int key_bits)
+    : pool_(pool), windows_(windows), page_size_(page_size), key_mask_(~uint64_t{0} >> (64 - key_bits)) {
+  for (int g = 0; g < pool->n_groups(); ++g) key_of_page_.emplace_back(pool->n_pages(g), 0);
+  pool->set_on_evict([this](int group, PageId page) { drop_page(group, page); });
+}
+
+PrefixCache::~PrefixCache() { pool_->set_on_evict(nullptr); }
+
+PrefixCache::Hit PrefixCache::find(const Tokens& tokens, int n_tokens) const {
+  int n_groups = pool_->n_groups();
+  Chain at;
+  Hit hit;
+  std::vector<const Entry*> path;
+  std::vector<int> n_present(n_groups, 0);  // per group: blocks up to here that have a page, without a gap
+  std::vector<int32_t> scratch;
+  while ((at.n_blocks + 1) * page_size_ <= n_tokens) {
+    std::span<const int32_t> block = block_at(tokens, at.n_blocks, page_size_, &scratch);
+    uint64_t key = key_of(at.n_blocks == 0 ? kSeed : at.key, block);
+    auto it = entries_.find(key);
+    if (it == entries_.end() || it->second.parent != at.serial || !is_same(it->second.tokens, block)) break;
+    const Entry& entry = it->second;
+    path.push_back(&entry);
+    at = {key, entry.serial, at.n_blocks + 1};
+    bool is_whole = true;
+    for (int g = 0; g < n_groups; ++g) {
+      n_present[g] = entry.pages[g] >= 0 ? n_present[g] + 1 : 0;
+      int first = first_visible_page((*windows_)[g], page_size_, at.n_blocks * page_size_);
+      is_whole = is_whole && n_present[g] >= at.n_blocks - first;
+    }
+    if (is_whole) hit.chain = at;
+  }
+  int n = hit.chain.n_blocks;
+  for (int g = 0; g < n_groups; ++g) {
+    std::vector<PageId>& pages = hit.pages.emplace_back(n, -1);
+    for (int i = first_visible_page((*windows_)[g], page_size_, n * page_size_); i < n; ++i)
+      pages[i] = path[i]->pages[g];
+  }
+  return hit;
+}
+
+void PrefixCache::publish(const Tokens& tokens, int n_tokens, const PageTable& pages, Chain* chain) {
+  int n_full = n_tokens / page_size_;
+  if (chain->n_blocks >= n_full) return;
+  if (!is_alive(*chain)) *chain = {};  // others' entries that it went along with were evicted
+  std::vector<int32_t> scratch;
+  while (chain->n_blocks < n_full) {
+    int i = chain->n_blocks;
+    bool has_page = false;
+    for (int g = 0; g < pool_->n_groups(); ++g) has_page = has_page || pages.pages(g)[i] >= 0;
+    std::span<const int32_t> block = block_at(tokens, i, page_size_, &scratch);
+    uint64_t key = key_of(i == 0 ? kSeed : chain->key, block);
+    auto it = entries_.find(key);
+    bool is_there = it != entries_.end() && it->second.parent == chain->serial && is_same(it->second.tokens, block);
+    if (!is_there && !has_page) return;  // left all windows
+    Entry* entry = is_there ? &it->second : insert(key, chain->serial, block);
+    for (int g = 0; g < pool_->n_groups(); ++g) {
+      PageId page = pages.pages(g)[i];
+      if (page < 0 || entry->pages[g] >= 0 || pool_->is_kept(g, page)) continue;
+      pool_->keep(g, page);
+      entry->pages[g] = page;
+      key_of_page_[g][page] = key;
+    }
+    *chain = {key, entry->serial, i + 1};
+  }
+}
+
+void PrefixCache::distrust(const PageTable& pages) {
+  for (int g = 0; g < pool_->n_groups(); ++g) {
+    for (int i = 0; i < pages.n_entries(g); ++i) {
+      PageId page = pages.pages(g)[i];
+      if (page >= 0 && pool_->is_kept(g, page)) drop(key_of_page_[g][page]);
+    }
+  }
+}
+
+uint64_t PrefixCache::key_of(uint64_t previous, std::span<const int32_t> block) const {
+  return XXH3_64bits_withSeed(block.data(), block.size_bytes(), previous) & key_mask_;
+}
+
+bool PrefixCache::is_alive(const Chain& chain) const {
+  if (chain.serial == 0) return true;
+  auto it = entries_.find(chain.key);
+  return it != entries_.end() && it->second.serial == chain.serial;
+}
+
+// An entry of this key that cannot be reached any more, or another block's, makes way.
+PrefixCache::Entry* PrefixCache::insert(uint64_t key, uint64_t parent, std::span<const int32_t> block) {
+  if (entries_.contains(key)) drop(key);
+  Entry& entry = entries_[key];
+  entry.serial = next_serial_++;
+  entry.parent = parent;
+  entry.tokens.assign(block.begin(), block.end());
+  entry.pages.assign(pool_->n_groups(), -1);
+  return &entry;
+}
+
+void PrefixCache::drop_page(int group, PageId page) {
+  uint64_t key = key_of_page_[group][page];
+  Entry& entry = entries_.at(key);
+  DCHECK(entry.pages[group] == page);
+  bool is_last = std::count_if(entry.pages.begin(), entry.pages.end(), [](PageId p) { return p >= 0; }) == 1;
+  if ((*windows_)[group] == 0 || is_last) return drop(key);
+  entry.pages[group] = -1;
+  pool_->forget(group, page);
+}
+
+void PrefixCache::drop(uint64_t key) {
+  auto it = entries_.find(key);
+  for (int g = 0; g < pool_->n_groups(); ++g) {
+    if (PageId page = it->second.pages[g]; page >= 0) pool_->forget(g, page);
+  }
+  entries_.erase(it);
+}
+
+}  // namespace tandem

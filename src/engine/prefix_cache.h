@@ -1,0 +1,81 @@
+// Full pages of sequences, found again by what precedes and fills them, so that a prompt that begins like an
+// earlier sequence computes only the rest.
+//
+// DESIGN. A block is page_size tokens at a page border; its key is the xxHash of its tokens chained on the key
+// of the block before. The chain starts at a seed that stands for what is constant while a worker lives: model,
+// weights, element type, place, kernels. An entry holds a block's tokens and its page in every KV group, and
+// names its predecessor; a lookup believes no hash: it compares the tokens and the predecessor of each block,
+// so a hit has the very tokens asked for. Entries are published when their last token is computed and hold no
+// page against the pool: pages without a holder stay idle until the pool wants one back, least recently used
+// first. Sequences let go of their last page first, so a prefix loses its tail before its head.
+// A page of a full-attention group is needed by whatever follows, so its entry goes with it; the page of a
+// windowed group may go alone. A hit of n tokens is given only if each group has all the pages that a run
+// without the cache would still hold at position n (for a window, those that it reaches back to); else a
+// shorter one is looked for. If all groups have windows, entries vanish from the head of the chain, and only
+// what is still reachable from the start is found.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/page_pool.h"
+#include "engine/page_table.h"
+
+namespace tandem {
+
+// Confined to the engine thread.
+class PrefixCache {
+ public:
+  // The end of a chain of blocks; default: the empty chain.
+  struct Chain {
+    uint64_t key = 0, serial = 0;  // serial 0: the start
+    int n_blocks = 0;
+  };
+  struct Tokens {
+    std::span<const int32_t> prompt, generated;
+  };
+  struct Hit {
+    Chain chain;
+    std::vector<std::vector<PageId>> pages;  // per group, chain.n_blocks entries; -1: out of the window
+  };
+
+  // Pool and windows outlive the cache. `key_bits`: tests narrow the keys to see them collide.
+  PrefixCache(PagePool* pool, const std::vector<int>* windows, int page_size, int key_bits = 64);
+  PrefixCache(const PrefixCache&) = delete;
+  PrefixCache& operator=(const PrefixCache&) = delete;
+  ~PrefixCache();
+
+  // The longest hit within the first n_tokens tokens. Its pages are nobody's until shared.
+  Hit find(const Tokens& tokens, int n_tokens) const;
+  // Publishes the full blocks of [0, n_tokens), which `pages` holds, and moves `chain` behind them. Blocks that
+  // are there already stay as they are, but get pages they lack.
+  void publish(const Tokens& tokens, int n_tokens, const PageTable& pages, Chain* chain);
+  // Drops whatever was published of these pages: their numbers are not to be trusted.
+  void distrust(const PageTable& pages);
+
+  size_t n_entries() const { return entries_.size(); }
+
+ private:
+  struct Entry {
+    uint64_t serial = 0, parent = 0;
+    std::vector<int32_t> tokens;
+    std::vector<PageId> pages;  // per group; -1: none
+  };
+  uint64_t key_of(uint64_t previous, std::span<const int32_t> block) const;
+  bool is_alive(const Chain& chain) const;
+  Entry* insert(uint64_t key, uint64_t parent, std::span<const int32_t> block);
+  void drop_page(int group, PageId page);
+  void drop(uint64_t key);
+
+  PagePool* const pool_;
+  const std::vector<int>* const windows_;
+  const int page_size_;
+  const uint64_t key_mask_;
+  uint64_t next_serial_ = 1;
+  std::unordered_map<uint64_t, Entry> entries_;      // by key
+  std::vector<std::vector<uint64_t>> key_of_page_;   // per group and page, if kept
+};
+
+}  // namespace tandem
