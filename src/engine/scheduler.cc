@@ -156,23 +156,6 @@ bool Scheduler::try_admit(Sequence* s, int64_t now_us) {
   return true;
 }
 
-PrefixCache::Hit Scheduler::find_cached(const Sequence& s) const {
-  const RequestState& r = *s.request;
-  if (!options_.has_prefix_cache || r.request.prompt_logprobs) return {};
-  // Forks start where the prompt ends, and its end is reported once: both need a chunk that ends there.
-  bool is_prompt_over = r.n_prompt_reported == n_prompt(s) && r.forking.empty();
-  return cache_.find(s.tokens(), (is_prompt_over ? s.n_tokens() : n_prompt(s)) - 1);
-}
-
-void Scheduler::start_behind(Sequence* s, const PrefixCache::Hit& hit) {
-  if (hit.chain.n_blocks > 0) s->pages.adopt(hit.pages);
-  s->published = hit.chain;
-  s->n_computed = hit.chain.n_blocks * options_.page_size;
-  RequestState* r = s->request;
-  // Once it has computed something, pages found again after a preemption are no gain of this request.
-  if (!r->has_computed) r->n_cached = r->n_prompt_reported = s->n_computed;
-}
-
 // Whether `s` finds a place and pages beside running_[0, n_kept), the others being preempted.
 bool Scheduler::fits(const Sequence& s, const PrefixCache::Hit& hit, size_t n_kept) {
   int n_places = places(s);
@@ -187,13 +170,6 @@ bool Scheduler::fits(const Sequence& s, const PrefixCache::Hit& hit, size_t n_ke
     if (available < pages_needed(s, g, n_forks)) return false;
   }
   return true;
-}
-
-// Pages of the hit that somebody holds. Those of a window count for nothing: the sequence soon needs others.
-int Scheduler::pages_held(const PrefixCache::Hit& hit, int group) const {
-  if (hit.chain.n_blocks == 0 || options_.windows[group] != 0) return 0;
-  return static_cast<int>(std::count_if(hit.pages[group].begin(), hit.pages[group].end(),
-                                        [&](PageId page) { return pool_.n_holders(group, page) > 0; }));
 }
 
 // Pages of `group` that come free when running_[n_kept, ...) are preempted; shared ones only if all their

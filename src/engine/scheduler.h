@@ -93,10 +93,7 @@ class Scheduler {
   int chunk_for(const Sequence& s, int budget) const;
   bool grow_for_chunk(Sequence* s, int* n_tokens, int64_t now_us);
   bool try_admit(Sequence* s, int64_t now_us);
-  PrefixCache::Hit find_cached(const Sequence& s) const;
-  void start_behind(Sequence* s, const PrefixCache::Hit& hit);
   bool fits(const Sequence& s, const PrefixCache::Hit& hit, size_t n_kept);
-  int pages_held(const PrefixCache::Hit& hit, int group) const;
   int pages_freed(int group, size_t n_kept);
   int pages_needed(const Sequence& s, int group, int n_forks) const;
   int pages_promised(const Sequence& s, int group) const;
@@ -106,8 +103,13 @@ class Scheduler {
   void add_item(Sequence* s);
   void add_draws(Sequence* s, int first_pos, int first_token);
 
-  // scheduler_commit.cc: accounting
+  // scheduler_prefix.cc: the prefix cache
+  PrefixCache::Hit find_cached(const Sequence& s) const;
+  void start_behind(Sequence* s, const PrefixCache::Hit& hit);
+  int pages_held(const PrefixCache::Hit& hit, int group) const;
   void publish(Sequence* s);
+
+  // scheduler_commit.cc: accounting
   void fork_waiting_choices(RequestState* request, int64_t now_us, std::vector<PageCopy>* copies);
   void report_prompt(const Sequence& s, std::span<const SampleResult> results, const StepPlan::Item& item,
                      EngineEvents* events);

@@ -125,11 +125,6 @@ void Scheduler::commit(std::span<const SampleResult> results, int64_t now_us, En
   forget_finished();
 }
 
-// Its pages that are full now become findable, before some leave the window.
-void Scheduler::publish(Sequence* s) {
-  if (options_.has_prefix_cache) cache_.publish(s->tokens(), s->n_computed, s->pages, &s->published);
-}
-
 // The prompt is computed: its other choices take their pages, or wait to compute it for themselves.
 void Scheduler::fork_waiting_choices(RequestState* request, int64_t now_us, std::vector<PageCopy>* copies) {
   if (request->request.max_tokens == 0) return;  // all end with the prompt

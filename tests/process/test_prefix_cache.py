@@ -95,21 +95,18 @@ def test_c03_chat_and_completions_share_the_cache(appliance):
 
 
 def test_c27_neither_warm_ups_nor_their_ends_change_the_answer(start):
-    cold = start(settings=["cache.prefix=false"])
-    prompt = ids(cold, SYSTEM)
-    ask = {"prompt": prompt, "temperature": 0, "max_tokens": 24, "ignore_eos": True}
-    expected = json.loads(cold.post("/v1/completions", ask)[1])["choices"][0]["text"]
-    cold.stop()
-    for n_shared in (0, 1, PAGE - 1, PAGE, PAGE + 1, len(prompt) - 1, len(prompt)):
-        a = start()
-        warm_up = dict(ask, prompt=prompt[:n_shared] + [905] * (len(prompt) - n_shared), stop=["e"])
-        assert a.post("/v1/completions", warm_up)[0] == 200
-        body = json.loads(a.post("/v1/completions", ask)[1])
-        assert cached(body["usage"]) == min(n_shared, len(prompt) - 1) // PAGE * PAGE
-        assert body["choices"][0]["text"] == expected, n_shared
-        again = json.loads(a.post("/v1/completions", ask)[1])
-        assert cached(again["usage"]) == (len(prompt) - 1) // PAGE * PAGE and again["choices"][0]["text"] == expected
-        a.stop()
+    cold, warm = start(settings=["cache.prefix=false"]), start()
+    text = ids(cold, SYSTEM)[:70]
+    for i, n_shared in enumerate((0, 1, PAGE - 1, PAGE, PAGE + 1, len(text) - 1, len(text))):
+        prompt = [1000 + i] + text[1:]  # shares nothing with those before
+        ask = {"prompt": prompt, "temperature": 0, "max_tokens": 12, "ignore_eos": True}
+        expected = json.loads(cold.post("/v1/completions", ask)[1])["choices"][0]["text"]
+        warm_up = dict(ask, prompt=prompt[:n_shared] + [905] * (len(prompt) - n_shared), stop=["e"] if i % 2 else None)
+        assert warm.post("/v1/completions", warm_up)[0] == 200
+        for n_known in (n_shared, len(prompt)):
+            body = json.loads(warm.post("/v1/completions", ask)[1])
+            assert cached(body["usage"]) == min(n_known, len(prompt) - 1) // PAGE * PAGE
+            assert body["choices"][0]["text"] == expected, n_shared
 
 
 def test_scores_of_a_prompt_are_those_of_a_cold_run(appliance):
