@@ -73,6 +73,14 @@ void PageTable::adopt(const std::vector<std::vector<PageId>>& pages) {
   }
 }
 
+void PageTable::replace(int group, int i, PageId page) {
+  PageId& entry = tables_[group].pages[i];
+  CHECK(entry >= 0);
+  pool_->share(group, page);
+  pool_->release(group, entry);
+  entry = page;
+}
+
 void PageTable::clear() {
   for (size_t g = 0; g < tables_.size(); ++g) {
     std::vector<PageId>& pages = tables_[g].pages;

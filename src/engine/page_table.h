@@ -27,6 +27,8 @@ class PageTable {
   // Becomes a sequence that has computed blocks [0, n) (this table must be empty), whose pages it shares: per
   // group n entries, -1 for those that left the window.
   void adopt(const std::vector<std::vector<PageId>>& pages);
+  // Shares `page`, which has the same content, in place of entry i of the group, which it gives back.
+  void replace(int group, int i, PageId page);
   void clear();  // the last page first: of a prefix kept for others, the tail is the oldest
 
   const PageId* pages(int group) const { return tables_[group].pages.data(); }

@@ -10,7 +10,8 @@
 namespace tandem {
 namespace {
 
-// Stands for everything else that K/V depend on; a cache that outlives its worker must derive it from that.
+// Stands for everything else that K/V depend on; a cache that outlives its worker must derive it
+// from that.
 constexpr uint64_t kSeed = 0x74616e64656d0001;
 
 // Tokens [block * size, (block + 1) * size), in `scratch` if they are not contiguous.
@@ -30,8 +31,12 @@ bool is_same(std::span<const int32_t> a, std::span<const int32_t> b) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(PagePool* pool, const std::vector<int>* windows, int page_size, int key_bits)
-    : pool_(pool), windows_(windows), page_size_(page_size), key_mask_(~uint64_t{0} >> (64 - key_bits)) {
+PrefixCache::PrefixCache(PagePool* pool, const std::vector<int>* windows, int page_size,
+                         int key_bits)
+    : pool_(pool),
+      windows_(windows),
+      page_size_(page_size),
+      key_mask_(~uint64_t{0} >> (64 - key_bits)) {
   for (int g = 0; g < pool->n_groups(); ++g) key_of_page_.emplace_back(pool->n_pages(g), 0);
   pool->set_on_evict([this](int group, PageId page) { drop_page(group, page); });
 }
@@ -43,13 +48,16 @@ PrefixCache::Hit PrefixCache::find(const Tokens& tokens, int n_tokens) const {
   Chain at;
   Hit hit;
   std::vector<const Entry*> path;
-  std::vector<int> n_present(n_groups, 0);  // per group: blocks up to here that have a page, without a gap
+  std::vector<int> n_present(n_groups,
+                             0);  // per group: blocks up to here that have a page, without a gap
   std::vector<int32_t> scratch;
   while ((at.n_blocks + 1) * page_size_ <= n_tokens) {
     std::span<const int32_t> block = block_at(tokens, at.n_blocks, page_size_, &scratch);
     uint64_t key = key_of(at.n_blocks == 0 ? kSeed : at.key, block);
     auto it = entries_.find(key);
-    if (it == entries_.end() || it->second.parent != at.serial || !is_same(it->second.tokens, block)) break;
+    if (it == entries_.end() || it->second.parent != at.serial ||
+        !is_same(it->second.tokens, block))
+      break;
     const Entry& entry = it->second;
     path.push_back(&entry);
     at = {key, entry.serial, at.n_blocks + 1};
@@ -70,24 +78,30 @@ PrefixCache::Hit PrefixCache::find(const Tokens& tokens, int n_tokens) const {
   return hit;
 }
 
-void PrefixCache::publish(const Tokens& tokens, int n_tokens, const PageTable& pages, Chain* chain) {
+void PrefixCache::publish(const Tokens& tokens, int n_tokens, PageTable* pages, Chain* chain) {
   int n_full = n_tokens / page_size_;
   if (chain->n_blocks >= n_full) return;
-  if (!is_alive(*chain)) *chain = {};  // others' entries that it went along with were evicted
+  if (!is_alive(*chain))
+    *chain = {};  // distrusted, pushed out by an equal key, or out of all windows
   std::vector<int32_t> scratch;
   while (chain->n_blocks < n_full) {
     int i = chain->n_blocks;
     bool has_page = false;
-    for (int g = 0; g < pool_->n_groups(); ++g) has_page = has_page || pages.pages(g)[i] >= 0;
+    for (int g = 0; g < pool_->n_groups(); ++g) has_page = has_page || pages->pages(g)[i] >= 0;
     std::span<const int32_t> block = block_at(tokens, i, page_size_, &scratch);
     uint64_t key = key_of(i == 0 ? kSeed : chain->key, block);
     auto it = entries_.find(key);
-    bool is_there = it != entries_.end() && it->second.parent == chain->serial && is_same(it->second.tokens, block);
+    bool is_there = it != entries_.end() && it->second.parent == chain->serial &&
+                    is_same(it->second.tokens, block);
     if (!is_there && !has_page) return;  // left all windows
     Entry* entry = is_there ? &it->second : insert(key, chain->serial, block);
     for (int g = 0; g < pool_->n_groups(); ++g) {
-      PageId page = pages.pages(g)[i];
-      if (page < 0 || entry->pages[g] >= 0 || pool_->is_kept(g, page)) continue;
+      PageId page = pages->pages(g)[i];
+      if (page < 0 || entry->pages[g] == page) continue;
+      if (entry->pages[g] >= 0) {
+        pages->replace(g, i, entry->pages[g]);
+        continue;
+      }
       pool_->keep(g, page);
       entry->pages[g] = page;
       key_of_page_[g][page] = key;
@@ -116,7 +130,8 @@ bool PrefixCache::is_alive(const Chain& chain) const {
 }
 
 // An entry of this key that cannot be reached any more, or another block's, makes way.
-PrefixCache::Entry* PrefixCache::insert(uint64_t key, uint64_t parent, std::span<const int32_t> block) {
+PrefixCache::Entry* PrefixCache::insert(uint64_t key, uint64_t parent,
+                                        std::span<const int32_t> block) {
   if (entries_.contains(key)) drop(key);
   Entry& entry = entries_[key];
   entry.serial = next_serial_++;
@@ -130,7 +145,8 @@ void PrefixCache::drop_page(int group, PageId page) {
   uint64_t key = key_of_page_[group][page];
   Entry& entry = entries_.at(key);
   DCHECK(entry.pages[group] == page);
-  bool is_last = std::count_if(entry.pages.begin(), entry.pages.end(), [](PageId p) { return p >= 0; }) == 1;
+  bool is_last =
+      std::count_if(entry.pages.begin(), entry.pages.end(), [](PageId p) { return p >= 0; }) == 1;
   if ((*windows_)[group] == 0 || is_last) return drop(key);
   entry.pages[group] = -1;
   pool_->forget(group, page);

@@ -1,17 +1,19 @@
-// Full pages of sequences, found again by what precedes and fills them, so that a prompt that begins like an
-// earlier sequence computes only the rest.
+// Full pages of sequences, found again by what precedes and fills them, so that a prompt that
+// begins like an earlier sequence computes only the rest.
 //
-// DESIGN. A block is page_size tokens at a page border; its key is the xxHash of its tokens chained on the key
-// of the block before. The chain starts at a seed that stands for what is constant while a worker lives: model,
-// weights, element type, place, kernels. An entry holds a block's tokens and its page in every KV group, and
-// names its predecessor; a lookup believes no hash: it compares the tokens and the predecessor of each block,
-// so a hit has the very tokens asked for. Entries are published when their last token is computed and hold no
-// page against the pool: pages without a holder stay idle until the pool wants one back, least recently used
-// first. Sequences let go of their last page first, so a prefix loses its tail before its head.
-// A page of a full-attention group is needed by whatever follows, so its entry goes with it; the page of a
-// windowed group may go alone. A hit of n tokens is given only if each group has all the pages that a run
-// without the cache would still hold at position n (for a window, those that it reaches back to); else a
-// shorter one is looked for. If all groups have windows, entries vanish from the head of the chain, and only
+// DESIGN. A block is page_size tokens at a page border; its key is the xxHash of its tokens chained
+// on the key of the block before. The chain starts at a seed that stands for what is constant while
+// a worker lives: model, weights, element type, place, kernels. An entry holds a block's tokens and
+// its page in every KV group, and names its predecessor; a lookup believes no hash: it compares the
+// tokens and the predecessor of each block, so a hit has the very tokens asked for. Entries are
+// published when their last token is computed and hold no page against the pool: pages without a
+// holder stay idle until the pool wants one back, least recently used first. A sequence holds the
+// pages of the chain it extends, even if another computed the same at the same time, and lets go of
+// the last first: a prefix loses its tail before its head. A page of a full-attention group is
+// needed by whatever follows, so its entry goes with it; the page of a windowed group may go alone.
+// A hit of n tokens is given only if each group has all the pages that a run without the cache
+// would still hold at position n (for a window, those that it reaches back to); else a shorter one
+// is looked for. If all groups have windows, entries vanish from the head of the chain, and only
 // what is still reachable from the start is found.
 #pragma once
 
@@ -38,7 +40,8 @@ class PrefixCache {
   };
   struct Hit {
     Chain chain;
-    std::vector<std::vector<PageId>> pages;  // per group, chain.n_blocks entries; -1: out of the window
+    std::vector<std::vector<PageId>>
+        pages;  // per group, chain.n_blocks entries; -1: out of the window
   };
 
   // Pool and windows outlive the cache. `key_bits`: tests narrow the keys to see them collide.
@@ -49,9 +52,10 @@ class PrefixCache {
 
   // The longest hit within the first n_tokens tokens. Its pages are nobody's until shared.
   Hit find(const Tokens& tokens, int n_tokens) const;
-  // Publishes the full blocks of [0, n_tokens), which `pages` holds, and moves `chain` behind them. Blocks that
-  // are there already stay as they are, but get pages they lack.
-  void publish(const Tokens& tokens, int n_tokens, const PageTable& pages, Chain* chain);
+  // Publishes the full blocks of [0, n_tokens), which `pages` holds, and moves `chain` behind them.
+  // Where a block is there already, `pages` shares its page and gives back its own, the same
+  // numbers computed twice.
+  void publish(const Tokens& tokens, int n_tokens, PageTable* pages, Chain* chain);
   // Drops whatever was published of these pages: their numbers are not to be trusted.
   void distrust(const PageTable& pages);
 
@@ -74,8 +78,8 @@ class PrefixCache {
   const int page_size_;
   const uint64_t key_mask_;
   uint64_t next_serial_ = 1;
-  std::unordered_map<uint64_t, Entry> entries_;      // by key
-  std::vector<std::vector<uint64_t>> key_of_page_;   // per group and page, if kept
+  std::unordered_map<uint64_t, Entry> entries_;     // by key
+  std::vector<std::vector<uint64_t>> key_of_page_;  // per group and page, if kept
 };
 
 }  // namespace tandem

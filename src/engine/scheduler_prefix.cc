@@ -1,4 +1,5 @@
-// What the prefix cache does for a sequence: pages to start behind, and its own full ones made findable.
+// What the prefix cache does for a sequence: pages to start behind, and its own full ones made
+// findable.
 #include <algorithm>
 
 #include "engine/scheduler.h"
@@ -9,7 +10,8 @@ PrefixCache::Hit Scheduler::find_cached(const Sequence& s) const {
   const RequestState& r = *s.request;
   if (!options_.has_prefix_cache || r.request.prompt_logprobs) return {};
   int n_prompt = static_cast<int>(r.request.prompt.size());
-  // Forks start where the prompt ends, and its end is reported once: both need a chunk that ends there.
+  // Forks start where the prompt ends, and its end is reported once: both need a chunk that ends
+  // there.
   bool is_prompt_over = r.n_prompt_reported == n_prompt && r.forking.empty();
   return cache_.find(s.tokens(), (is_prompt_over ? s.n_tokens() : n_prompt) - 1);
 }
@@ -19,20 +21,24 @@ void Scheduler::start_behind(Sequence* s, const PrefixCache::Hit& hit) {
   s->published = hit.chain;
   s->n_computed = hit.chain.n_blocks * options_.page_size;
   RequestState* r = s->request;
-  // Once it has computed something, pages found again after a preemption are no gain of this request.
+  // Once it has computed something, pages found again after a preemption are no gain of this
+  // request.
   if (!r->has_computed) r->n_cached = r->n_prompt_reported = s->n_computed;
 }
 
-// Pages of the hit that somebody holds. Those of a window count for nothing: the sequence soon needs others.
+// Pages of the hit that somebody holds. Those of a window count for nothing: the sequence soon
+// needs others.
 int Scheduler::pages_held(const PrefixCache::Hit& hit, int group) const {
   if (hit.chain.n_blocks == 0 || options_.windows[group] != 0) return 0;
-  return static_cast<int>(std::count_if(hit.pages[group].begin(), hit.pages[group].end(),
-                                        [&](PageId page) { return pool_.n_holders(group, page) > 0; }));
+  return static_cast<int>(
+      std::count_if(hit.pages[group].begin(), hit.pages[group].end(),
+                    [&](PageId page) { return pool_.n_holders(group, page) > 0; }));
 }
 
 // Its pages that are full now become findable, before some leave the window.
 void Scheduler::publish(Sequence* s) {
-  if (options_.has_prefix_cache) cache_.publish(s->tokens(), s->n_computed, s->pages, &s->published);
+  if (options_.has_prefix_cache)
+    cache_.publish(s->tokens(), s->n_computed, &s->pages, &s->published);
 }
 
 }  // namespace tandem
