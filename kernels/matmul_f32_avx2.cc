@@ -176,19 +176,7 @@ void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, con
     TANDEM_CASE(kF32)
     TANDEM_CASE(kF16)
     TANDEM_CASE(kBF16)
-    TANDEM_CASE(kQ4_0)
-    TANDEM_CASE(kQ4_1)
-    TANDEM_CASE(kQ5_0)
-    TANDEM_CASE(kQ5_1)
-    TANDEM_CASE(kQ8_0)
-    TANDEM_CASE(kQ2_K)
-    TANDEM_CASE(kQ3_K)
-    TANDEM_CASE(kQ4_K)
-    TANDEM_CASE(kQ5_K)
-    TANDEM_CASE(kQ6_K)
-    TANDEM_CASE(kIQ4_NL)
-    TANDEM_CASE(kIQ4_XS)
-    TANDEM_CASE(kMXFP4)
+    TANDEM_QUANTIZED_TYPES(TANDEM_CASE)
 #undef TANDEM_CASE
     default:
       return;  // packed_bytes refused every other type
