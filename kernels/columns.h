@@ -33,44 +33,31 @@ int64_t peak_int8(int64_t iterations, int32_t* sink);
 uint64_t peak_read(const uint8_t* data, size_t bytes);
 }  // namespace ref
 
-namespace avx2 {
-void quantize_act(const float* x, int64_t n_cols, uint8_t* act);
-void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
-            int64_t M, float* y, int64_t ldy);
-void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const float* x,
-                int64_t ldx, int64_t M, float* y, int64_t ldy);
-void rms_norm(const float* x, const float* weight, float eps, int64_t n, float* out);
-void rope(float* x, int n_heads, int head_dim, int rope_dim, const float* cos_sin, bool neox);
-void silu_mul(const float* gate, const float* up, int64_t n, float* out);
-void gelu_tanh_mul(const float* gate, const float* up, int64_t n, float* out);
-void add(const float* x, int64_t n, float* inout);
-double log_sum_exp(const float* x, int64_t n);
-void kv_append(const KvLayout& layout, uint8_t* page, int slot, const float* k, const float* v);
-void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end,
-               uint8_t* scratch);
-size_t attention_scratch_bytes(const AttentionParams& p, int n_tokens);
-int64_t peak_int8(int64_t iterations, int32_t* sink);
-uint64_t peak_read(const uint8_t* data, size_t bytes);
-}  // namespace avx2
-
-namespace avx512vnni {
-void quantize_act(const float* x, int64_t n_cols, uint8_t* act);
-void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
-            int64_t M, float* y, int64_t ldy);
-void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const float* x,
-                int64_t ldx, int64_t M, float* y, int64_t ldy);
-void rms_norm(const float* x, const float* weight, float eps, int64_t n, float* out);
-void rope(float* x, int n_heads, int head_dim, int rope_dim, const float* cos_sin, bool neox);
-void silu_mul(const float* gate, const float* up, int64_t n, float* out);
-void gelu_tanh_mul(const float* gate, const float* up, int64_t n, float* out);
-void add(const float* x, int64_t n, float* inout);
-double log_sum_exp(const float* x, int64_t n);
-void kv_append(const KvLayout& layout, uint8_t* page, int slot, const float* k, const float* v);
-void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end,
-               uint8_t* scratch);
-size_t attention_scratch_bytes(const AttentionParams& p, int n_tokens);
-int64_t peak_int8(int64_t iterations, int32_t* sink);
-uint64_t peak_read(const uint8_t* data, size_t bytes);
-}  // namespace avx512vnni
+// Every vector column has the same ops. matmul_plain is the part of matmul for F32, F16 and BF16 weights.
+#define TANDEM_VECTOR_COLUMN(column)                                                                 \
+  namespace column {                                                                                 \
+  void quantize_act(const float* x, int64_t n_cols, uint8_t* act);                                   \
+  void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,       \
+              int64_t M, float* y, int64_t ldy);                                                     \
+  void matmul_plain(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act, \
+                    int64_t M, float* y, int64_t ldy);                                               \
+  void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const float* x,       \
+                  int64_t ldx, int64_t M, float* y, int64_t ldy);                                    \
+  void rms_norm(const float* x, const float* weight, float eps, int64_t n, float* out);              \
+  void rope(float* x, int n_heads, int head_dim, int rope_dim, const float* cos_sin, bool neox);     \
+  void silu_mul(const float* gate, const float* up, int64_t n, float* out);                          \
+  void gelu_tanh_mul(const float* gate, const float* up, int64_t n, float* out);                     \
+  void add(const float* x, int64_t n, float* inout);                                                 \
+  double log_sum_exp(const float* x, int64_t n);                                                     \
+  void kv_append(const KvLayout& layout, uint8_t* page, int slot, const float* k, const float* v);   \
+  void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end,              \
+                 uint8_t* scratch);                                                                  \
+  size_t attention_scratch_bytes(const AttentionParams& p, int n_tokens);                            \
+  int64_t peak_int8(int64_t iterations, int32_t* sink);                                              \
+  uint64_t peak_read(const uint8_t* data, size_t bytes);                                             \
+  }
+TANDEM_VECTOR_COLUMN(avx2)
+TANDEM_VECTOR_COLUMN(avx512vnni)
+#undef TANDEM_VECTOR_COLUMN
 
 }  // namespace tandem

@@ -151,9 +151,6 @@ void matmul_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, co
 
 }  // namespace
 
-void matmul_plain(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
-                  int64_t M, float* y, int64_t ldy);
-
 void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
             int64_t M, float* y, int64_t ldy) {
   switch (w.type) {

@@ -160,9 +160,6 @@ void matmul_act_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end
 }  // namespace
 
 void matmul_plain(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
-                  int64_t M, float* y, int64_t ldy);
-
-void matmul_plain(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
                   int64_t M, float* y, int64_t ldy) {
   if (w.type == GgmlType::kF16) {
     matmul_act_form<GgmlType::kF16>(w, tile_begin, tile_end, act, M, y, ldy);
