@@ -9,6 +9,9 @@
 #include <limits>
 #include <utility>
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; older kernels answer EINVAL
 #endif
@@ -63,6 +66,21 @@ Result<Arena> Arena::reserve(size_t n_bytes, const std::string& purpose) {
   arena.data_ = static_cast<uint8_t*>(data);
   arena.size_ = size;
   madvise(data, size, MADV_HUGEPAGE);  // a wish: a kernel without huge pages refuses it
+  return arena;
+}
+
+Result<Arena> Arena::map_file(int fd, size_t n_bytes) {
+  Arena arena;
+  void* data = mmap(nullptr, n_bytes, PROT_READ, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) return errno_status(errno, "cannot map it");
+  arena.data_ = static_cast<uint8_t*>(data);
+  arena.size_ = n_bytes;
+  int result;
+  do {
+    result = madvise(data, n_bytes, MADV_POPULATE_READ);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  if (result != 0 && errno != EINVAL && errno != ENOSYS && errno != EPERM)
+    return errno_status(errno, "cannot read it");
   return arena;
 }
 

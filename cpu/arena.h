@@ -18,6 +18,9 @@ class Arena {
   static Result<Arena> allocate(size_t n_bytes, const std::string& purpose);
   // The same without touching: pages come as they are used, or by touch().
   static Result<Arena> reserve(size_t n_bytes, const std::string& purpose);
+  // The first `n_bytes` (> 0) of a file, read-only and shared with whoever maps it too. All of it is read here,
+  // so that a bad disk or a file cut short is an error and not a fault (before Linux 5.14: as they are used).
+  static Result<Arena> map_file(int fd, size_t n_bytes);
   // Touches the pages of bytes [begin, end), cut at size(). Contents stay, so another thread may be using the
   // memory. 0 or an errno; EINVAL: this kernel cannot (before 5.14), pages come as they are used.
   int touch(size_t begin, size_t end);

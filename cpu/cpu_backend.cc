@@ -22,7 +22,8 @@ class CpuBackend : public Backend {
         sampler_scratch_(static_cast<size_t>(options.n_threads)) {}
 
   Status load(const ModelWeights& weights) {
-    CHECK_ASSIGN(model_, PackedModel::pack(weights, *options_.kernels, &team_, options_.on_progress));
+    CHECK_ASSIGN(model_, PackedModel::pack(weights, *options_.kernels, &team_, options_.on_progress,
+                                           options_.pack_cache));
     forward_ = std::make_unique<CpuForward>(config_, *model_, *options_.kernels, &kv_, &team_,
                                             options_.float_activations);
     return ok_status();

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "cpu/pack_cache.h"
 #include "kernels/kernel_table.h"
 #include "model/backend.h"
 #include "model/weights.h"
@@ -20,6 +21,7 @@ struct CpuBackendOptions {
   int page_size = 16;
   KvType kv_type = KvType::kF16;
   bool touch_pools_later = false;          // see Backend::touch_pages
+  PackCache* pack_cache = nullptr;         // of packed weights; must outlive creation
   std::function<void(float)> on_progress;  // repacking, 0..1
 };
 

@@ -1,6 +1,7 @@
 #include "cpu/packed_model.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +15,6 @@ struct PackJob {
   std::string name;
   const WeightView* from;
   PackedMatrix* to;
-  size_t offset;  // in the arena
 };
 
 int64_t row_bytes(const WeightView& w) {
@@ -26,19 +26,19 @@ int64_t n_tiles(const PackedMatrix& w) { return (w.n_rows + kTileRows - 1) / kTi
 
 std::vector<PackJob> list_jobs(const ModelWeights& weights, PackedModel* model) {
   std::vector<PackJob> jobs;
-  jobs.push_back({"token_embedding", &weights.token_embedding, &model->token_embedding, 0});
+  jobs.push_back({"token_embedding", &weights.token_embedding, &model->token_embedding});
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const LayerWeights& from = weights.layers[i];
     PackedLayer& to = model->layers[i];
     const auto add = [&](const char* role, const WeightView& w, PackedMatrix* p) {
-      jobs.push_back({fmt::format("layer {} {}", i, role), &w, p, 0});
+      jobs.push_back({fmt::format("layer {} {}", i, role), &w, p});
     };
     add("wq", from.wq, &to.wq), add("wk", from.wk, &to.wk), add("wv", from.wv, &to.wv);
     add("wo", from.wo, &to.wo), add("w_gate", from.w_gate, &to.w_gate);
     add("w_up", from.w_up, &to.w_up), add("w_down", from.w_down, &to.w_down);
   }
   if (weights.output.data != weights.token_embedding.data) {
-    jobs.push_back({"output", &weights.output, &model->output, 0});
+    jobs.push_back({"output", &weights.output, &model->output});
   }
   return jobs;
 }
@@ -56,17 +56,10 @@ void copy_vectors(const ModelWeights& weights, PackedModel* model) {
   }
 }
 
-}  // namespace
-
-Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weights,
-                                                       const KernelTable& kernels, OmpTeam* team,
-                                                       const std::function<void(float)>& on_progress) {
-  auto model = std::make_unique<PackedModel>();
-  copy_vectors(weights, model.get());
-  std::vector<PackJob> jobs = list_jobs(weights, model.get());
-
-  size_t n_bytes = 0;
-  for (PackJob& job : jobs) {
+Result<std::vector<PackedPlace>> plan_places(const std::vector<PackJob>& jobs, const KernelTable& kernels,
+                                             size_t* n_bytes) {
+  std::vector<PackedPlace> places;
+  for (const PackJob& job : jobs) {
     const WeightView& w = *job.from;
     const size_t size = kernels.packed_bytes(w.type, w.n_rows, w.n_cols);
     if (size == 0) {
@@ -76,17 +69,36 @@ Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weigh
                                        job.name, traits ? traits->name : "unknown", w.n_rows, w.n_cols,
                                        kernels.isa));
     }
-    job.offset = n_bytes;
-    n_bytes += (size + 63) / 64 * 64;
+    places.push_back({job.name, w.type, w.n_rows, w.n_cols, *n_bytes, size});
+    *n_bytes += (size + 63) / 64 * 64;
   }
-  CHECK_ASSIGN(model->bytes, Arena::allocate(n_bytes, "packed weights"));
+  return places;
+}
 
+// Of all matrices as they are in the model's file.
+PackCache::Hash hash_sources(const std::vector<PackJob>& jobs, OmpTeam* team) {
+  std::vector<XXH128_hash_t> hashes(jobs.size());
+  team->run([&](TeamMember& member) {
+    member.share(static_cast<int64_t>(jobs.size()), 1, [&](int64_t begin, int64_t end) {
+      for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+        const WeightView& w = *jobs[i].from;
+        hashes[i] = XXH3_128bits(w.data, static_cast<size_t>(w.n_rows * row_bytes(w)));
+      }
+    });
+  });
+  const XXH128_hash_t h = XXH3_128bits(hashes.data(), hashes.size() * sizeof(XXH128_hash_t));
+  return {h.low64, h.high64};
+}
+
+Status pack_all(const std::vector<PackJob>& jobs, const KernelTable& kernels, OmpTeam* team,
+                const std::function<void(float)>& on_progress, uint8_t* const bytes,
+                const std::vector<PackedPlace>& places) {
   int64_t n_done = 0, n_total = 0;
   for (const PackJob& job : jobs) n_total += job.from->n_rows * row_bytes(*job.from);
-  for (const PackJob& job : jobs) {
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const PackJob& job = jobs[i];
     const WeightView& w = *job.from;
-    uint8_t* data = model->bytes.data() + job.offset;
-    *job.to = {w.type, w.n_rows, w.n_cols, data};
+    uint8_t* data = bytes + places[i].offset;
     const int64_t tiles = n_tiles(*job.to);
     const int64_t slab = std::max<int64_t>(1, (16 << 20) / (kTileRows * row_bytes(w)));
     for (int64_t first = 0; first < tiles; first += slab) {
@@ -104,7 +116,45 @@ Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weigh
       if (on_progress) on_progress(std::min(1.0f, static_cast<float>(n_done) / static_cast<float>(n_total)));
     }
   }
-  if (weights.output.data == weights.token_embedding.data) model->output = model->token_embedding;
+  return ok_status();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weights,
+                                                       const KernelTable& kernels, OmpTeam* team,
+                                                       const std::function<void(float)>& on_progress,
+                                                       PackCache* cache) {
+  auto model = std::make_unique<PackedModel>();
+  copy_vectors(weights, model.get());
+  const std::vector<PackJob> jobs = list_jobs(weights, model.get());
+  size_t n_bytes = 0;
+  CHECK_ASSIGN(const std::vector<PackedPlace> places, plan_places(jobs, kernels, &n_bytes));
+  const auto set_matrices = [&](const uint8_t* data) {
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      const WeightView& w = *jobs[i].from;
+      *jobs[i].to = {w.type, w.n_rows, w.n_cols, data + places[i].offset};
+    }
+    if (weights.output.data == weights.token_embedding.data) model->output = model->token_embedding;
+  };
+  const auto hash = [&] { return hash_sources(jobs, team); };
+  if (cache != nullptr) {
+    auto mapped = cache->load(kernels.isa, places, n_bytes, hash, team);
+    if (mapped.ok()) {
+      model->bytes = std::move(mapped->bytes);
+      set_matrices(mapped->data);
+      if (on_progress) on_progress(1.0f);
+      return model;
+    }
+  }
+  CHECK_ASSIGN(model->bytes, Arena::allocate(n_bytes, "packed weights"));
+  set_matrices(model->bytes.data());
+  // The hash comes first: a file that changes under our hands then matches neither stamp nor hash later.
+  PackCache::Hash model_hash{};
+  const bool can_store = cache != nullptr && cache->can_store();
+  if (can_store) model_hash = hash();
+  CHECK_OK(pack_all(jobs, kernels, team, on_progress, model->bytes.data(), places));
+  if (can_store) cache->keep(kernels.isa, places, n_bytes, model_hash, model->bytes.data());
   if (on_progress) on_progress(1.0f);
   return model;
 }

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "cpu/arena.h"
 #include "cpu/omp_team.h"
+#include "cpu/pack_cache.h"
 #include "kernels/kernel_table.h"
 #include "model/weights.h"
 
@@ -27,13 +28,15 @@ struct PackedModel {
   PackedMatrix output;             // the same bytes as token_embedding when tied
   std::vector<float> output_norm;  // [hidden_dim]
   std::vector<PackedLayer> layers;
-  Arena bytes;
+  Arena bytes;  // of the matrices: own memory, or a mapped file
 
   // Packs with all threads of `team`. on_progress (may be empty) is called on the calling thread, 0..1.
+  // cache (may be null): matrices are mapped from it if it has them, else it keeps what it may store.
   // kUnimplemented names the tensor whose type the kernels do not serve; kExhausted names the size.
   static Result<std::unique_ptr<PackedModel>> pack(const ModelWeights& weights, const KernelTable& kernels,
                                                    OmpTeam* team,
-                                                   const std::function<void(float)>& on_progress);
+                                                   const std::function<void(float)>& on_progress,
+                                                   PackCache* cache = nullptr);
 };
 
 }  // namespace tandem

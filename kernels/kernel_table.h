@@ -19,6 +19,11 @@ namespace tandem {
 // Output features per tile of a packed matrix: the unit in which callers split N among threads.
 constexpr int kTileRows = 16;
 
+// Of what packed_bytes and pack_tiles of all columns make. Files of packed weights carry it: add one
+// whenever the packed form of any type changes in any column (a layout, a rounding, an added field);
+// what reads it (matmul, packed_row) may change freely.
+constexpr uint32_t kPackVersion = 1;
+
 // A weight matrix repacked for one column of the table. `data` is 64-byte aligned, packed_bytes()
 // long.
 struct PackedMatrix {

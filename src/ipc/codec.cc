@@ -63,6 +63,8 @@ auto fields_of(M& m) {
 }
 template <Is<Ready> M>
 auto fields_of(M& m) { return std::tie(m.model); }
+template <Is<WeightsCacheDone> M>
+auto fields_of(M& m) { return std::tie(m.is_stored); }
 template <Is<PrepareReply> M>
 auto fields_of(M& m) { return std::tie(m.id, m.ok, m.error, m.error_code, m.ids, m.prompt_text); }
 template <Is<DetokenizeReply> M>

@@ -12,7 +12,7 @@
 
 namespace tandem::ipc {
 
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 
 enum class Priority : uint8_t { kHigh, kNormal, kLow };
 enum class FinishReason : uint8_t {
@@ -131,6 +131,10 @@ struct ModelInfo {
 struct Ready {
   ModelInfo model;
 };
+// Some time after Ready: the worker is done with its two files of packed weights (worker/main.cc).
+struct WeightsCacheDone {
+  bool is_stored = false;  // the new file is complete and on the disk; else it can go
+};
 struct PrepareReply {
   uint64_t id = 0;
   bool ok = false;
@@ -186,6 +190,6 @@ struct Heartbeat {
 
 using ToWorker = std::variant<Configure, Prepare, Detokenize, Submit, Cancel, SetLogLevel, Shutdown>;
 using FromWorker = std::variant<Hello, Progress, Fatal, Ready, PrepareReply, DetokenizeReply, PromptLogprobs,
-                                TokenEvents, PromptProgress, Heartbeat>;
+                                TokenEvents, PromptProgress, Heartbeat, WeightsCacheDone>;
 
 }  // namespace tandem::ipc

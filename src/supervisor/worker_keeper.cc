@@ -95,7 +95,14 @@ Status WorkerKeeper::start_process() {
   refused_stamp_ = model_stamp(path_);  // before opening: a change from here on is seen
   CHECK_ASSIGN(OpenModel model, open_model(path_));
   CHECK_ASSIGN(std::string program, find_worker_program(config_));
-  CHECK_ASSIGN(process_, WorkerProcess::spawn(program, model));
+  weights_cache_ = open_weights_cache(config_cache_dir(config_), path_, model);
+  if (weights_cache_.trouble != cache_trouble_) {
+    cache_trouble_ = weights_cache_.trouble;
+    if (!cache_trouble_.empty()) log_warn("repacked weights are not stored", {{"reason", cache_trouble_}});
+  }
+  // What a worker could not even load (its fault, or the disk's) is not tried twice.
+  if (std::exchange(is_cache_suspect_, false)) weights_cache_.existing.reset();
+  CHECK_ASSIGN(process_, WorkerProcess::spawn(program, model, weights_cache_));
   ++generation_;
   state_ = WorkerState::kLoading;
   cause_ = "worker is starting";
@@ -151,6 +158,8 @@ void WorkerKeeper::handle(ipc::FromWorker message) {
     fatal_ = std::move(*fatal);
   } else if (auto* ready = std::get_if<ipc::Ready>(&message)) {
     handle_ready(std::move(*ready));
+  } else if (auto* done = std::get_if<ipc::WeightsCacheDone>(&message)) {
+    handle_weights_cache(*done);
   } else if (auto* beat = std::get_if<ipc::Heartbeat>(&message)) {
     handle_heartbeat(*beat);
   } else if (state_ == WorkerState::kReady) {
@@ -171,6 +180,15 @@ void WorkerKeeper::handle_ready(ipc::Ready ready) {
                             {"context_tokens", model_->context_tokens},
                             {"pool_tokens", model_->pool_tokens}});
   hooks_.on_ready();
+}
+
+void WorkerKeeper::handle_weights_cache(const ipc::WeightsCacheDone& done) {
+  if (!done.is_stored) return weights_cache_.fresh.reset();
+  if (Status status = publish_weights_cache(&weights_cache_); !status.ok()) {
+    log_warn("repacked weights are not stored", {{"reason", status.message()}});
+    return;
+  }
+  log_info("repacked weights stored", {{"file", weights_cache_.name}});
 }
 
 void WorkerKeeper::handle_heartbeat(const ipc::Heartbeat& beat) {
@@ -229,7 +247,9 @@ void WorkerKeeper::handle_end(WorkerEnd end) {
   int64_t now = clock_->now_us();
   bool was_ready = state_ == WorkerState::kReady;
   if (was_ready && now - ready_us_ > kIdleLifeUs && !end.is_own_fault) made_progress_ = true;
+  is_cache_suspect_ = state_ == WorkerState::kLoading && end.is_own_fault && weights_cache_.existing.valid();
   process_.reset();
+  weights_cache_ = {};
   counters_.on_worker_end();
   heartbeat_ = {};
   metrics_->set(Metric::kWorkerUp, 0, {"both", "cpu"});

@@ -75,6 +75,7 @@ class WorkerKeeper {
   void read_messages();
   void handle(ipc::FromWorker message);
   void handle_ready(ipc::Ready ready);
+  void handle_weights_cache(const ipc::WeightsCacheDone& done);
   void handle_heartbeat(const ipc::Heartbeat& beat);
   void handle_end(WorkerEnd end);
   void watch(int64_t now_us);
@@ -91,6 +92,9 @@ class WorkerKeeper {
   RestartPolicy policy_;
   WorkerCounters counters_;
   std::unique_ptr<WorkerProcess> process_;
+  WeightsCache weights_cache_;  // of process_
+  std::string cache_trouble_;   // as last told
+  bool is_cache_suspect_ = false;
   WorkerState state_ = WorkerState::kBackoff;  // the first start is due at once
   std::string cause_ = "starting", remedy_, path_, refused_stamp_, last_end_;
   std::optional<ipc::ModelInfo> model_;

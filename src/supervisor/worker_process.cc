@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kChannelFd = 3;
 constexpr int kFirstModelFd = 4;
+constexpr int kMaxCacheFds = 2;
 // The kernel's out-of-memory killer is to take a worker (which is resumed) before the supervisor.
 constexpr const char* kOomScoreAdjust = "500";
 
@@ -84,12 +85,13 @@ WorkerEnd classify_end(int status) {
 }
 
 Result<std::unique_ptr<WorkerProcess>> WorkerProcess::spawn(const std::string& program,
-                                                            const OpenModel& model) {
+                                                            const OpenModel& model,
+                                                            const WeightsCache& cache) {
   CHECK_ASSIGN(auto pair, ipc::channel_pair());
   SpawnSetup setup;
   set_attributes(&setup.attributes);
   std::vector<UniqueFd> sources;
-  int first_free = kFirstModelFd + static_cast<int>(model.fds.size());
+  int first_free = kFirstModelFd + static_cast<int>(model.fds.size()) + kMaxCacheFds;
   CHECK_ASSIGN(UniqueFd channel, lift(pair.second.get(), first_free));
   posix_spawn_file_actions_addopen(&setup.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&setup.actions, STDERR_FILENO, STDOUT_FILENO);
@@ -98,19 +100,31 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::spawn(const std::string& p
   std::string numbers;
   for (size_t i = 0; i < model.fds.size(); ++i) {
     CHECK_ASSIGN(UniqueFd part, lift(model.fds[i].get(), first_free));
-    int target = kFirstModelFd + static_cast<int>(i);
-    posix_spawn_file_actions_adddup2(&setup.actions, part.get(), target);
+    int number = kFirstModelFd + static_cast<int>(i);
+    posix_spawn_file_actions_adddup2(&setup.actions, part.get(), number);
     sources.push_back(std::move(part));
-    numbers += (i == 0 ? "" : ",") + std::to_string(target);
+    numbers += (i == 0 ? "" : ",") + std::to_string(number);
+  }
+  std::vector<std::string> cache_arguments;
+  int target = kFirstModelFd + static_cast<int>(model.fds.size());
+  for (const auto& [flag, file] :
+       {std::pair("--cache-fd", &cache.existing), std::pair("--new-cache-fd", &cache.fresh)}) {
+    if (!file->valid()) continue;
+    CHECK_ASSIGN(UniqueFd lifted, lift(file->get(), first_free));
+    posix_spawn_file_actions_adddup2(&setup.actions, lifted.get(), target);
+    sources.push_back(std::move(lifted));
+    cache_arguments.insert(cache_arguments.end(), {flag, std::to_string(target++)});
   }
   // Sockets of clients must not live on in a worker, whoever opened them without CLOEXEC.
-  posix_spawn_file_actions_addclosefrom_np(&setup.actions, first_free);
+  posix_spawn_file_actions_addclosefrom_np(&setup.actions, target);
   std::string argv0 = program, role_flag = "--role", role = "both", channel_flag = "--channel-fd",
               channel_text = std::to_string(kChannelFd), models_flag = "--model-fds";
-  char* argv[] = {argv0.data(),        role_flag.data(),   role.data(),    channel_flag.data(),
-                  channel_text.data(), models_flag.data(), numbers.data(), nullptr};
+  std::vector<char*> argv = {argv0.data(),        role_flag.data(),   role.data(),   channel_flag.data(),
+                             channel_text.data(), models_flag.data(), numbers.data()};
+  for (std::string& argument : cache_arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
   pid_t pid = -1;
-  int err = posix_spawn(&pid, program.c_str(), &setup.actions, &setup.attributes, argv, environ);
+  int err = posix_spawn(&pid, program.c_str(), &setup.actions, &setup.attributes, argv.data(), environ);
   if (err != 0) return errno_status(err, "cannot start worker " + program);
   UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd.valid()) {

@@ -16,6 +16,7 @@
 #include "ipc/codec.h"
 #include "ipc/messages.h"
 #include "supervisor/model_files.h"
+#include "supervisor/weights_cache.h"
 
 namespace tandem {
 
@@ -29,10 +30,11 @@ WorkerEnd classify_end(int wait_status);
 
 class WorkerProcess {
  public:
-  // Starts the program with the channel as descriptor 3 and the model's parts from 4 on; nothing
-  // else is inherited. Its stdout goes to our stderr.
+  // Starts the program with the channel as descriptor 3 the model's parts from 4 on, then
+  // what `cache` has; nothing else is inherited. Its stdout goes to our stderr.
   static Result<std::unique_ptr<WorkerProcess>> spawn(const std::string& program,
-                                                      const OpenModel& model);
+                                                      const OpenModel& model,
+                                                      const WeightsCache& cache);
   ~WorkerProcess();  // SIGKILL if it still runs, then reaps
 
   pid_t pid() const { return pid_; }

@@ -1,4 +1,5 @@
-// tandem-worker: started by tandemd to serve (`--role both --channel-fd 3 --model-fds 4,5`), or by tandem in
+// tandem-worker: started by tandemd to serve (`--role both --channel-fd 3 --model-fds 4,5
+// [--cache-fd 6] [--new-cache-fd 7]`), or by tandem in
 // tool mode (`--tool NAME ...`, see tool.h). Opens no path: its files come as open descriptors.
 #include <signal.h>
 
@@ -20,7 +21,7 @@ constexpr int kExitUsage = 2;
 int usage(const std::string& reason) {
   std::fprintf(stderr,
                "tandem-worker: %s\n"
-               "usage: tandem-worker --role both --channel-fd N --model-fds N[,N...]\n"
+               "usage: tandem-worker --role both --channel-fd N --model-fds N[,N...] [--cache-fd N] [--new-cache-fd N]\n"
                "       tandem-worker --tool NAME [arguments]\n"
                "It is started by tandemd and tandem, not by hand.\n",
                reason.c_str());
@@ -61,6 +62,10 @@ int main(int argc, char** argv) {
       options.channel_fd = fds[0];
     } else if (args[i] == "--model-fds" && parse_fds(args[i + 1], &fds)) {
       options.model_fds = fds;
+    } else if (args[i] == "--cache-fd" && parse_fds(args[i + 1], &fds) && fds.size() == 1) {
+      options.cache_fd = fds[0];
+    } else if (args[i] == "--new-cache-fd" && parse_fds(args[i + 1], &fds) && fds.size() == 1) {
+      options.new_cache_fd = fds[0];
     } else {
       return usage("cannot use " + args[i] + " " + args[i + 1]);
     }
@@ -69,7 +74,8 @@ int main(int argc, char** argv) {
   if (options.channel_fd < 0 || options.model_fds.empty()) return usage("--channel-fd and --model-fds are needed");
   tandem::harden_process();
   // Ctrl-C at a terminal and systemd's stop reach the supervisor, which decides what becomes of us.
-  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) signal(number, SIG_IGN);
+  // SIGXFSZ: a file that may not grow is an error of write() like any other.
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
   int exit_code = tandem::run_worker(options);
   tandem::log_flush();
   return exit_code;

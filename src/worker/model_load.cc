@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/isa_select.h"
 #include "model/weights.h"
@@ -61,6 +63,17 @@ Result<int> context_in_force(const Config& config, const ModelConfig& model) {
   return static_cast<int>(wanted);
 }
 
+// Changes with the file's contents: also where a copy in place keeps size and mtime, by ctime.
+std::string file_stamp(const struct stat& st) {
+  std::string stamp;
+  for (int64_t v : {static_cast<int64_t>(st.st_dev), static_cast<int64_t>(st.st_ino),
+                    static_cast<int64_t>(st.st_size), static_cast<int64_t>(st.st_mtim.tv_sec),
+                    static_cast<int64_t>(st.st_mtim.tv_nsec), static_cast<int64_t>(st.st_ctim.tv_sec),
+                    static_cast<int64_t>(st.st_ctim.tv_nsec)})
+    stamp += std::to_string(v) + ",";
+  return stamp + ";";
+}
+
 Status load_backend(const ModelConfig& config, const Config& settings, const HostFacts& host,
                     const LoadProgress& progress, LoadedModel* model) {
   CHECK_ASSIGN(const KernelTable* kernels, select_kernels(host.cpu, settings.cpu_force_isa));
@@ -71,12 +84,20 @@ Status load_backend(const ModelConfig& config, const Config& settings, const Hos
   options.float_activations = settings.cpu_activations == "f32";
   options.page_size = static_cast<int>(settings.cache_page_size_tokens);
   options.touch_pools_later = true;
+  options.pack_cache = model->pack_cache.get();
   options.on_progress = [&](float fraction) { progress("repacking weights", fraction); };
+  const int64_t begin_us = monotonic_us();
   auto backend = create_cpu_backend(config, weights, options);
   if (!backend.ok()) {  // which tensor is said; which file only this room knows
     return {backend.status().code(), model->file->name() + ": " + backend.status().message()};
   }
   model->backend = std::move(backend).value();
+  const int64_t ms = (monotonic_us() - begin_us) / 1000;
+  if (model->pack_cache->is_hit()) {
+    log_info("weights mapped from the cache", {{"ms", ms}});
+  } else {
+    log_info("weights repacked", {{"ms", ms}, {"cache", model->pack_cache->miss_reason()}});
+  }
   model->file->release_pages();
   model->info.device = "cpu";
   model->info.isa = kernels->isa;
@@ -120,15 +141,19 @@ Status check_vocabulary_size(const ModelConfig& config, const Tokenizer& tokeniz
 
 }  // namespace
 
-Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, const Config& settings,
-                                                const HostFacts& host, const LoadProgress& progress) {
+Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCacheFiles cache,
+                                                const Config& settings, const HostFacts& host,
+                                                const LoadProgress& progress) {
   auto model = std::make_unique<LoadedModel>();
   ipc::ModelInfo& info = model->info;
   progress("reading model", 0);
+  std::string stamp;
   for (const GgufFile& file : files) {
     struct stat st{};
     if (fstat(file.fd.get(), &st) == 0) info.file_bytes += st.st_size;
+    stamp += file_stamp(st);
   }
+  model->pack_cache = std::make_unique<PackCache>(std::move(cache.existing), std::move(cache.fresh), stamp);
   CHECK_ASSIGN(model->file, GgufModel::open(std::move(files)));
   CHECK_ASSIGN(ModelConfig config, read_model_config(*model->file, static_cast<int>(settings.model_context_tokens)));
   CHECK_ASSIGN(Vocabulary vocabulary, read_vocabulary(*model->file));

@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "base/status.h"
+#include "cpu/pack_cache.h"
 #include "engine/engine.h"
 #include "gguf/gguf_reader.h"
 #include "ipc/messages.h"
@@ -24,18 +25,24 @@ struct LoadedModel {
   std::unique_ptr<GgufModel> file;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // null: see info.chat_template_error
+  std::unique_ptr<PackCache> pack_cache;        // may have something to store, from the backend's memory
   std::unique_ptr<Backend> backend;             // its pages are reserved, not touched
   EngineOptions engine_options;
   ipc::ModelInfo info;
   TextModel text() const { return {tokenizer.get(), chat_template.get(), info.chat_template_error}; }
 };
 
+struct PackCacheFiles {  // see WorkerOptions
+  UniqueFd existing, fresh;
+};
+
 using LoadProgress = std::function<void(const std::string& phase, float fraction)>;
 
 // Everything wrong with the files or with the configuration is an error with a message for the operator; a
 // model without a usable chat template loads all the same.
-Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, const Config& config,
-                                                const HostFacts& host, const LoadProgress& progress);
+Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCacheFiles cache,
+                                                const Config& config, const HostFacts& host,
+                                                const LoadProgress& progress);
 
 // One short prompt and two tokens through the whole engine, so that a model that cannot compute is found
 // before it is called ready. Its pages are free again afterwards. On the engine thread.

@@ -43,7 +43,7 @@ constexpr int kAllowed[] = {
     SCMP_SYS(nanosleep), SCMP_SYS(gettimeofday), SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(eventfd2),
     SCMP_SYS(recvfrom), SCMP_SYS(sendto), SCMP_SYS(recvmsg), SCMP_SYS(sendmsg), SCMP_SYS(shutdown),
     SCMP_SYS(prlimit64), SCMP_SYS(getrlimit), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname),
-    SCMP_SYS(times), SCMP_SYS(restart_syscall),
+    SCMP_SYS(times), SCMP_SYS(restart_syscall), SCMP_SYS(fsync),
 };
 
 // The kernel's struct landlock_ruleset_attr, with the fields of later kernels than our headers'.

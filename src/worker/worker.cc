@@ -61,6 +61,7 @@ class Worker {
   std::optional<int> handle_letters();
   void handle_loaded();
   void touch_pool();
+  void store_weights();
   void emit(RequestStreams::Output output);
   void heartbeat();
   bool send(const ipc::FromWorker& message);
@@ -181,7 +182,8 @@ void Worker::engine_main(std::vector<GgufFile> files) {
 Result<std::unique_ptr<LoadedModel>> Worker::load(std::vector<GgufFile> files) {
   std::string last_phase;
   int64_t last_us = 0;
-  return load_model(std::move(files), config_, host_, [&](const std::string& phase, float fraction) {
+  PackCacheFiles cache{UniqueFd(options_.cache_fd), UniqueFd(options_.new_cache_fd)};
+  return load_model(std::move(files), std::move(cache), config_, host_, [&](const std::string& phase, float fraction) {
     int64_t now = monotonic_us();
     if (phase == last_phase && now - last_us < kProgressUs) return;
     last_phase = phase;
@@ -321,7 +323,7 @@ void Worker::handle_loaded() {
                             {"landlock", sandbox_.landlock},
                             {"seccomp", sandbox_.seccomp},
                             {"generation", configuration_->generation}});
-  pool_thread_ = std::thread([this] { touch_pool(); });
+  pool_thread_ = std::thread([this] { touch_pool(), store_weights(); });
   if (!m.has_chat_template) log_warn("chat is refused", {{"reason", m.chat_template_error}});
   send(ipc::Ready{m});
   next_beat_us_ = monotonic_us();
@@ -332,6 +334,19 @@ void Worker::touch_pool() {
   setpriority(PRIO_PROCESS, 0, 19);  // this thread
   if (Status status = model_->backend->touch_pages(stop_); !status.ok())
     log_warn("KV pool is larger than free memory", {{"reason", status.message()}});
+}
+
+// The file has no name yet: a death in the middle leaves nothing behind.
+void Worker::store_weights() {
+  PackCache& cache = *model_->pack_cache;
+  ipc::WeightsCacheDone done;
+  if (cache.has_kept()) {
+    Status status = cache.store(stop_);
+    done.is_stored = status.ok();
+    if (!status.ok() && !stop_)
+      log_warn("weights stay in memory, the next start repacks them", {{"reason", status.message()}});
+  }
+  mailbox_.post_message(done);
 }
 
 void Worker::emit(RequestStreams::Output output) {

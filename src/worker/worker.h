@@ -12,6 +12,8 @@ namespace tandem {
 struct WorkerOptions {
   int channel_fd = -1;
   std::vector<int> model_fds;  // the model's parts in order, open for reading
+  // Packed weights (cpu/pack_cache.h), -1: none: those of an earlier start, and an empty file to store them in.
+  int cache_fd = -1, new_cache_fd = -1;
 };
 
 // Returns the exit code: 0 told to stop or the supervisor is gone, 70 our bug, 75 device lost, 78 configuration

@@ -103,6 +103,8 @@ TEST_CASE("messages from the worker keep every field") {
   Fatal f = round_trip(Fatal{78, "why"});
   CHECK((f.exit_code == 78 && f.message == "why"));
 
+  CHECK(round_trip(WeightsCacheDone{true}).is_stored);
+
   ModelInfo m{"n", "llama", "Q4_1", "cpu", "avx2", 1, 2, 3, 4, 5, true, "bad", 6, 7, 8, 9, 10};
   m = round_trip(Ready{m}).model;
   CHECK((m.name == "n" && m.architecture == "llama" && m.quantization == "Q4_1" && m.device == "cpu"));

@@ -323,6 +323,6 @@ void FakeWorker::heartbeat() {
 
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
-  if (argc != 7 || std::strcmp(argv[1], "--role") != 0) return 64;
+  if (argc < 7 || std::strcmp(argv[1], "--role") != 0) return 64;
   return tandem::FakeWorker(std::atoi(argv[4]), std::atoi(argv[6])).run();
 }

@@ -1,0 +1,187 @@
+// A file of packed weights is mapped where every byte of it fits, and is a reason to pack anew where one does not.
+#include "cpu/pack_cache.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "cpu/packed_model.h"
+#include "tests/cpu/tiny_model.h"
+
+namespace tandem {
+namespace {
+
+const std::atomic<bool> kGoOn{false};
+
+struct TempFile {
+  std::string path;
+  TempFile() {
+    char name[] = "/tmp/tandem_pack_XXXXXX";
+    close(mkstemp(name));
+    path = name;
+  }
+  ~TempFile() { unlink(path.c_str()); }
+  UniqueFd open_for(int flags) const { return UniqueFd(open(path.c_str(), flags | O_CLOEXEC)); }
+  size_t size() const {
+    struct stat st{};
+    stat(path.c_str(), &st);
+    return static_cast<size_t>(st.st_size);
+  }
+  void flip(size_t at) const {
+    const UniqueFd fd = open_for(O_RDWR);
+    uint8_t b = 0;
+    REQUIRE(pread(fd.get(), &b, 1, static_cast<off_t>(at)) == 1);
+    b ^= 0x10;
+    REQUIRE(pwrite(fd.get(), &b, 1, static_cast<off_t>(at)) == 1);
+  }
+};
+
+struct Start {
+  std::unique_ptr<PackedModel> packed;
+  bool is_hit = false, has_kept = false;
+  std::string reason;
+};
+
+// Loads as a worker does: from `file`, then stores into `into`, where there is something to store.
+Start start(const TinyModel& model, const KernelTable& kernels, const std::string& stamp, const TempFile* file,
+            const TempFile* into, Status* stored = nullptr) {
+  OmpTeam team(2);
+  PackCache cache(file ? file->open_for(O_RDONLY) : UniqueFd(), into ? into->open_for(O_RDWR) : UniqueFd(), stamp);
+  auto packed = PackedModel::pack(model.weights, kernels, &team, {}, &cache);
+  REQUIRE(packed.ok());
+  Start s{std::move(*packed), cache.is_hit(), cache.has_kept(), cache.miss_reason()};
+  if (s.has_kept) {
+    const Status status = cache.store(kGoOn);
+    if (stored) *stored = status;
+    else CHECK(status.ok());
+    CHECK_FALSE(cache.can_store());
+  }
+  return s;
+}
+
+bool is_same(const KernelTable& kernels, const PackedMatrix& a, const PackedMatrix& b) {
+  return a.type == b.type && a.n_rows == b.n_rows && a.n_cols == b.n_cols &&
+         std::memcmp(a.data, b.data, kernels.packed_bytes(a.type, a.n_rows, a.n_cols)) == 0;
+}
+
+void check_same(const KernelTable& kernels, const PackedModel& a, const PackedModel& b) {
+  CHECK(is_same(kernels, a.token_embedding, b.token_embedding));
+  CHECK(is_same(kernels, a.output, b.output));
+  for (size_t i = 0; i < a.layers.size(); ++i) {
+    for (auto m : {&PackedLayer::wq, &PackedLayer::wk, &PackedLayer::wv, &PackedLayer::wo, &PackedLayer::w_gate,
+                   &PackedLayer::w_up, &PackedLayer::w_down})
+      CHECK(is_same(kernels, a.layers[i].*m, b.layers[i].*m));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("what was stored is mapped at the next start, for every column") {
+  for (const KernelTable* kernels : runnable_columns()) {
+    for (TinyKind kind : {TinyKind::kPlain, TinyKind::kVaried}) {
+      INFO(kernels->isa);
+      const TinyModel model = make_tiny_model(kind, GgmlType::kQ4_0, 3);
+      TempFile file;
+      const Start first = start(model, *kernels, "stamp", nullptr, &file);
+      CHECK((!first.is_hit && first.has_kept && !first.reason.empty()));
+      const Start second = start(model, *kernels, "stamp", &file, nullptr);
+      CHECK((second.is_hit && !second.has_kept));
+      check_same(*kernels, *first.packed, *second.packed);
+      // Another stamp (a copied model) is still the same model: its matrices say so.
+      CHECK(start(model, *kernels, "moved", &file, nullptr).is_hit);
+    }
+  }
+}
+
+TEST_CASE("a file of another model, ISA or version is not used") {
+  const KernelTable& ref = kernel_table_ref();
+  const TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 3);
+  TempFile file;
+  start(model, ref, "stamp", nullptr, &file);
+  const auto missed = [&](const TinyModel& m, const KernelTable& k, const char* stamp, const char* why) {
+    const Start s = start(m, k, stamp, &file, nullptr);
+    INFO(s.reason);
+    CHECK_FALSE(s.is_hit);
+    CHECK(s.reason.find(why) != std::string::npos);
+    OmpTeam team(1);
+    check_same(k, *s.packed, **PackedModel::pack(m.weights, k, &team, {}));
+  };
+  missed(make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 4), ref, "other", "another model");
+  missed(make_tiny_model(TinyKind::kVaried, GgmlType::kQ8_0, 3), ref, "other", "another shape");
+  missed(make_tiny_model(TinyKind::kPlain, GgmlType::kQ4_0, 3), ref, "other", "another shape");
+  KernelTable renamed = ref;
+  renamed.isa = "later";
+  missed(model, renamed, "stamp", "it is for ref");
+  file.flip(12);  // pack_version
+  missed(model, ref, "stamp", "version");
+}
+
+TEST_CASE("every flipped bit and every cut of the file is found, and the model is packed all the same") {
+  const KernelTable& ref = kernel_table_ref();
+  const TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 3);
+  TempFile file;
+  const Start first = start(model, ref, "stamp", nullptr, &file);
+  const size_t size = file.size();
+  constexpr size_t kHeaderAndTable = 112 + 15 * 88;  // 2 layers x 7, and the embedding
+  for (size_t at = 0; at < kHeaderAndTable; at += 5) {
+    INFO(at);
+    file.flip(at);
+    const Start s = start(model, ref, "stamp", &file, nullptr);
+    CHECK_FALSE(s.is_hit);
+    check_same(ref, *first.packed, *s.packed);
+    file.flip(at);
+  }
+  for (size_t at : {size_t{4096}, size_t{4096} + 100000, size - 64}) {
+    INFO(at);
+    file.flip(at);
+    const Start s = start(model, ref, "stamp", &file, nullptr);
+    CHECK_FALSE(s.is_hit);
+    CHECK(s.reason.find("checksum of") != std::string::npos);
+    check_same(ref, *first.packed, *s.packed);
+    file.flip(at);
+  }
+  CHECK(start(model, ref, "stamp", &file, nullptr).is_hit);
+  for (size_t cut : {size - 1, size / 2, size_t{4096}, size_t{200}, size_t{112}, size_t{111}, size_t{1}, size_t{0}}) {
+    INFO(cut);
+    REQUIRE(truncate(file.path.c_str(), static_cast<off_t>(cut)) == 0);
+    const Start s = start(model, ref, "stamp", &file, nullptr);
+    CHECK_FALSE(s.is_hit);
+    check_same(ref, *first.packed, *s.packed);
+  }
+}
+
+TEST_CASE("a full disk is an error of store(), the packed weights stay") {
+  const KernelTable& ref = kernel_table_ref();
+  const TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 3);
+  TempFile file;
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{50000, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  Status stored;
+  const Start s = start(model, ref, "stamp", nullptr, &file, &stored);
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  CHECK(stored.code() == StatusCode::kExhausted);
+  OmpTeam team(1);
+  check_same(ref, *s.packed, **PackedModel::pack(model.weights, ref, &team, {}));
+  CHECK_FALSE(start(model, ref, "stamp", &file, nullptr).is_hit);  // the torn file, if it ever got its name
+}
+
+TEST_CASE("stop ends store() early") {
+  OmpTeam team(1);
+  const TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 3);
+  TempFile file;
+  PackCache cache(UniqueFd(), file.open_for(O_RDWR), "stamp");
+  REQUIRE(PackedModel::pack(model.weights, kernel_table_ref(), &team, {}, &cache).ok());
+  const std::atomic<bool> stop{true};
+  CHECK(cache.store(stop).code() == StatusCode::kCancelled);
+  CHECK(file.size() == 0);
+}
+
+}  // namespace tandem

@@ -1,0 +1,77 @@
+// Where a worker's file of packed weights comes from and how it gets its name.
+#include "supervisor/weights_cache.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+using namespace tandem;
+
+namespace {
+struct CacheFolder {
+  std::string path;
+  CacheFolder() {
+    char name[] = "/tmp/tandem_weights_XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~CacheFolder() { std::filesystem::remove_all(path); }
+  size_t n_files() const {
+    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path), {}));
+  }
+  void store(const std::string& model, const std::string& text) {
+    WeightsCache cache = open_weights_cache(path, model, {});
+    INFO(cache.trouble);
+    REQUIRE(cache.fresh.valid());
+    REQUIRE(write(cache.fresh.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+    Status status = publish_weights_cache(&cache);
+    INFO(status.message());
+    REQUIRE(status.ok());
+    CHECK_FALSE(cache.fresh.valid());
+  }
+  std::string stored(const std::string& model) {
+    WeightsCache cache = open_weights_cache(path, model, {});
+    char text[64];
+    ssize_t n = cache.existing.valid() ? read(cache.existing.get(), text, sizeof text) : 0;
+    return {text, static_cast<size_t>(n)};
+  }
+};
+}  // namespace
+
+TEST_CASE("packed weights: one file a model path, replaced in one step") {
+  CacheFolder f;
+  CHECK_FALSE(open_weights_cache(f.path, "/a/m.gguf", {}).existing.valid());
+  CHECK(f.n_files() == 0);  // what is never published leaves nothing
+  f.store("/a/m.gguf", "one");
+  CHECK(f.stored("/a/m.gguf") == "one");
+  CHECK(f.stored("/b/m.gguf").empty());
+  std::ofstream(f.path + "/" + open_weights_cache(f.path, "/a/m.gguf", {}).name + ".new") << "left over";
+  f.store("/a/m.gguf", "two");
+  f.store("/b/m.gguf", "three");
+  CHECK(f.stored("/a/m.gguf") == "two");
+  CHECK(f.stored("/b/m.gguf") == "three");
+  CHECK(f.n_files() == 2);
+  struct stat st;
+  REQUIRE(stat((f.path + "/" + open_weights_cache(f.path, "/a/m.gguf", {}).name).c_str(), &st) == 0);
+  CHECK((st.st_mode & 0777) == 0600);
+}
+
+TEST_CASE("packed weights: a missing folder, a link or a folder in the way are no cache, and no failure") {
+  CacheFolder f;
+  WeightsCache none = open_weights_cache(f.path + "/missing", "/a/m.gguf", {});
+  CHECK((!none.existing.valid() && !none.fresh.valid()));
+  CHECK(none.trouble.find("missing") != std::string::npos);
+  CHECK_FALSE(publish_weights_cache(&none).ok());
+  std::string at = f.path + "/" + none.name;
+  std::filesystem::create_symlink("/etc/passwd", at);
+  CHECK_FALSE(open_weights_cache(f.path, "/a/m.gguf", {}).existing.valid());
+  std::filesystem::remove(at);
+  std::filesystem::create_directory(at);
+  WeightsCache blocked = open_weights_cache(f.path, "/a/m.gguf", {});
+  CHECK_FALSE(blocked.existing.valid());
+  CHECK_FALSE(publish_weights_cache(&blocked).ok());
+  CHECK(f.n_files() == 1);
+}
