@@ -338,6 +338,7 @@ void Worker::touch_pool() {
 
 // The file has no name yet: a death in the middle leaves nothing behind.
 void Worker::store_weights() {
+  if (options_.cache_fd < 0 && options_.new_cache_fd < 0) return;
   PackCache& cache = *model_->pack_cache;
   ipc::WeightsCacheDone done;
   if (cache.has_kept()) {

@@ -7,7 +7,8 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+
+#include "box.h"
 
 using namespace tandem;
 
@@ -74,4 +75,13 @@ TEST_CASE("packed weights: a missing folder, a link or a folder in the way are n
   CHECK_FALSE(blocked.existing.valid());
   CHECK_FALSE(publish_weights_cache(&blocked).ok());
   CHECK(f.n_files() == 1);
+}
+
+TEST_CASE("packed weights with which a worker dies while it loads are not given to the next one") {
+  CacheFolder f;
+  Box box("abort_with_cache=1", [&](Config* config) {
+    config->paths_cache_dir = f.path;
+    f.store(config->model_path, "deadly");
+  });  // ready, else it fails
+  CHECK(box.supervisor->status_json().find("crash") != std::string::npos);
 }

@@ -45,7 +45,7 @@ enum Accident : int32_t {
 
 struct Script {
   int64_t context = 4096, pool = 4096, batch = 4, chunk = 64, step_us = 500, load_ms = 0,
-          refuse = 0, silent_load = 0;
+          refuse = 0, silent_load = 0, abort_with_cache = 0;
 };
 
 Script read_script(int fd) {
@@ -57,7 +57,8 @@ Script read_script(int fd) {
   std::map<std::string, int64_t*> keys = {{"context", &s.context}, {"pool", &s.pool},
                                           {"batch", &s.batch},     {"chunk", &s.chunk},
                                           {"step_us", &s.step_us}, {"load_ms", &s.load_ms},
-                                          {"refuse", &s.refuse},   {"silent_load", &s.silent_load}};
+                                          {"refuse", &s.refuse},   {"silent_load", &s.silent_load},
+                                          {"abort_with_cache", &s.abort_with_cache}};
   for (std::string word; in >> word;) {
     size_t eq = word.find('=');
     auto key = keys.find(word.substr(0, eq));
@@ -93,8 +94,8 @@ struct Run {
 
 class FakeWorker {
  public:
-  FakeWorker(int channel_fd, int model_fd)
-      : channel_(UniqueFd(channel_fd)), script_(read_script(model_fd)) {}
+  FakeWorker(int channel_fd, int model_fd, bool has_cache)
+      : channel_(UniqueFd(channel_fd)), script_(read_script(model_fd)), has_cache_(has_cache) {}
   int run();
 
  private:
@@ -118,6 +119,7 @@ class FakeWorker {
 
   ipc::Channel channel_;
   Script script_;
+  const bool has_cache_;  // packed weights of an earlier start came along
   std::map<uint64_t, Run> runs_;
   uint64_t generation_ = 0;
   ipc::Heartbeat beat_;
@@ -128,6 +130,7 @@ class FakeWorker {
 int FakeWorker::load() {
   send(ipc::Hello{ipc::kProtocolVersion, getpid()});
   if (script_.silent_load) pause();
+  if (script_.abort_with_cache && has_cache_) abort();
   for (int64_t t = 0; t < script_.load_ms; t += 10) {
     send(ipc::Progress{"reading model",
                        static_cast<float>(t) / static_cast<float>(script_.load_ms)});
@@ -324,5 +327,7 @@ void FakeWorker::heartbeat() {
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   if (argc < 7 || std::strcmp(argv[1], "--role") != 0) return 64;
-  return tandem::FakeWorker(std::atoi(argv[4]), std::atoi(argv[6])).run();
+  return tandem::FakeWorker(std::atoi(argv[4]), std::atoi(argv[6]),
+                            argc > 7 && std::strcmp(argv[7], "--cache-fd") == 0)
+      .run();
 }
