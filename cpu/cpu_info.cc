@@ -4,6 +4,9 @@
 #include <hwloc/glibc-sched.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include <algorithm>
@@ -56,6 +59,51 @@ std::string detect_model_name() {
   name.erase(0, name.find_first_not_of(' '));
   name.erase(name.find_last_not_of(' ') + 1);
   return name.empty() ? "x86-64" : name;
+}
+#elif defined(__aarch64__)
+std::vector<std::string> detect_features() {
+  std::vector<std::string> found;
+  const unsigned long words[2] = {getauxval(AT_HWCAP), getauxval(AT_HWCAP2)};
+  const struct {
+    int word;
+    unsigned long bit;
+    const char* name;
+  } probes[] = {{0, HWCAP_ASIMD, "asimd"}, {0, HWCAP_FPHP, "fphp"},   {0, HWCAP_ASIMDHP, "asimdhp"},
+                {0, HWCAP_ASIMDDP, "asimddp"}, {0, HWCAP_SVE, "sve"}, {1, HWCAP2_SVE2, "sve2"},
+                {1, HWCAP2_I8MM, "i8mm"},  {1, HWCAP2_BF16, "bf16"}};
+  for (const auto& probe : probes) {
+    if (words[probe.word] & probe.bit) found.emplace_back(probe.name);
+  }
+  return found;
+}
+
+// Arm's part numbers of the main ID register (each core's technical reference manual).
+const char* arm_part(unsigned part) {
+  const struct {
+    unsigned part;
+    const char* name;
+  } names[] = {{0xd03, "Cortex-A53"},   {0xd04, "Cortex-A35"},   {0xd05, "Cortex-A55"},   {0xd07, "Cortex-A57"},
+               {0xd08, "Cortex-A72"},   {0xd09, "Cortex-A73"},   {0xd0a, "Cortex-A75"},   {0xd0b, "Cortex-A76"},
+               {0xd0c, "Neoverse-N1"},  {0xd0d, "Cortex-A77"},   {0xd40, "Neoverse-V1"},  {0xd41, "Cortex-A78"},
+               {0xd42, "Cortex-A78AE"}, {0xd44, "Cortex-X1"},    {0xd46, "Cortex-A510"},  {0xd47, "Cortex-A710"},
+               {0xd48, "Cortex-X2"},    {0xd49, "Neoverse-N2"},  {0xd4d, "Cortex-A715"},  {0xd4f, "Neoverse-V2"},
+               {0xd80, "Cortex-A520"},  {0xd81, "Cortex-A720"}};
+  for (const auto& n : names) {
+    if (n.part == part) return n.name;
+  }
+  return nullptr;
+}
+
+// Of the core this thread runs on: MIDR_EL1, which Linux lets programs read.
+std::string detect_model_name() {
+  if (!(getauxval(AT_HWCAP) & HWCAP_CPUID)) return "ARMv8";
+  uint64_t id = 0;
+  asm("mrs %0, MIDR_EL1" : "=r"(id));
+  const unsigned implementer = id >> 24 & 0xff, part = id >> 4 & 0xfff;
+  if (const char* name = implementer == 0x41 ? arm_part(part) : nullptr) return name;
+  char text[64];
+  std::snprintf(text, sizeof text, "ARMv8 implementer 0x%02x part 0x%03x", implementer, part);
+  return text;
 }
 #else
 std::vector<std::string> detect_features() { return {}; }

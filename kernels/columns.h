@@ -58,6 +58,18 @@ uint64_t peak_read(const uint8_t* data, size_t bytes);
   }
 TANDEM_VECTOR_COLUMN(avx2)
 TANDEM_VECTOR_COLUMN(avx512vnni)
+TANDEM_VECTOR_COLUMN(neon)
 #undef TANDEM_VECTOR_COLUMN
+
+// Columns that differ from their left neighbour in integer dot products alone.
+#define TANDEM_DOT_COLUMN(column)                                                                 \
+  namespace column {                                                                              \
+  void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,    \
+              int64_t M, float* y, int64_t ldy);                                                  \
+  int64_t peak_int8(int64_t iterations, int32_t* sink);                                           \
+  }
+TANDEM_DOT_COLUMN(neondot)
+TANDEM_DOT_COLUMN(neoni8mm)
+#undef TANDEM_DOT_COLUMN
 
 }  // namespace tandem

@@ -78,11 +78,52 @@ constexpr KernelTable kAvx512Vnni = {
 };
 #endif
 
+#if defined(__aarch64__)
+constexpr KernelTable kNeon = {
+    .isa = "neon",
+    .packed_bytes = tiled::packed_bytes,
+    .pack_tiles = tiled::pack_tiles,
+    .packed_row = tiled::packed_row,
+    .act_row_bytes = ref::act_row_bytes,
+    .quantize_act = neon::quantize_act,
+    .matmul = neon::matmul,
+    .matmul_f32 = neon::matmul_f32,
+    .rms_norm = neon::rms_norm,
+    .rope = neon::rope,
+    .silu_mul = neon::silu_mul,
+    .gelu_tanh_mul = neon::gelu_tanh_mul,
+    .add = neon::add,
+    .log_sum_exp = neon::log_sum_exp,
+    .kv_layer_bytes = ref::kv_layer_bytes,
+    .kv_append = neon::kv_append,
+    .attention = neon::attention,
+    .attention_scratch_bytes = neon::attention_scratch_bytes,
+    .peak_int8 = neon::peak_int8,
+    .peak_read = neon::peak_read,
+};
+
+constexpr KernelTable with_dots(const char* isa, decltype(KernelTable::matmul) matmul,
+                                decltype(KernelTable::peak_int8) peak_int8) {
+  KernelTable t = kNeon;
+  t.isa = isa;
+  t.matmul = matmul;
+  t.peak_int8 = peak_int8;
+  return t;
+}
+constexpr KernelTable kNeonDot = with_dots("neondot", neondot::matmul, neondot::peak_int8);
+constexpr KernelTable kNeonI8mm = with_dots("neoni8mm", neoni8mm::matmul, neoni8mm::peak_int8);
+#endif
+
 constexpr KernelColumn kColumns[] = {
     {&kRef, ""},
 #if defined(__x86_64__)
     {&kAvx2, "avx2 fma f16c"},
     {&kAvx512Vnni, "avx512f avx512bw avx512dq avx512vl avx512_vnni fma f16c avx2"},
+#endif
+#if defined(__aarch64__)
+    {&kNeon, "asimd"},
+    {&kNeonDot, "asimd asimddp"},
+    {&kNeonI8mm, "asimd asimddp i8mm"},
 #endif
 };
 

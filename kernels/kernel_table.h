@@ -64,7 +64,7 @@ struct AttentionParams {
 };
 
 struct KernelTable {
-  const char* isa = "";  // "ref", "avx2", "avx512vnni"
+  const char* isa = "";  // "ref", "avx2", "avx512vnni"; on ARM "ref", "neon", "neondot", "neoni8mm"
 
   // --- weights -----------------------------------------------------------------------------------
   // Bytes of the packed form of a [n_rows][n_cols] matrix of `type`; 0 when the type is not served.

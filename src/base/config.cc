@@ -153,7 +153,7 @@ Status config_validate(const Config& c) {
     return invalid_argument("cache.page_size_tokens must be 16 or 32, got " +
                             std::to_string(c.cache_page_size_tokens));
   CHECK_OK(one_of("cpu.activations", c.cpu_activations, {"q8", "f32"}));
-  CHECK_OK(one_of("cpu.force_isa", c.cpu_force_isa, {"", "ref", "avx2", "avx512vnni"}));
+  CHECK_OK(one_of("cpu.force_isa", c.cpu_force_isa, {"", "ref", "avx2", "avx512vnni", "neon", "neondot", "neoni8mm"}));
   CHECK_OK(one_of("log.level", c.log_level, {"debug", "info", "warn", "error"}));
   return ok_status();
 }

@@ -81,6 +81,8 @@ Result<std::string> enter_landlock() {
 Result<std::string> enter_seccomp() {
   std::unique_ptr<void, decltype(&seccomp_release)> filter(seccomp_init(SCMP_ACT_ERRNO(EPERM)), seccomp_release);
   if (!filter) return internal_error("cannot make a seccomp filter");
+  // Else every refusal of the kernel reads as ECANCELED, also that of a kernel (or qemu-user) without seccomp.
+  seccomp_attr_set(filter.get(), SCMP_FLTATR_API_SYSRAWRC, 1);
   for (int number : kAllowed) {
     if (int err = seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, number, 0); err != 0)
       return errno_status(-err, "cannot allow system call " + std::to_string(number));

@@ -5,6 +5,10 @@
 #include <iostream>
 #include <random>
 #include <sstream>
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace tandem {
 namespace {
@@ -19,6 +23,10 @@ bool cpu_has(const std::string& feature) {
   if (feature == "avx512dq") return __builtin_cpu_supports("avx512dq");
   if (feature == "avx512vl") return __builtin_cpu_supports("avx512vl");
   if (feature == "avx512_vnni") return __builtin_cpu_supports("avx512vnni");
+#elif defined(__aarch64__)
+  if (feature == "asimd") return getauxval(AT_HWCAP) & HWCAP_ASIMD;
+  if (feature == "asimddp") return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+  if (feature == "i8mm") return getauxval(AT_HWCAP2) & HWCAP2_I8MM;
 #endif
   std::cerr << "tested_column.cc does not know the CPU feature " << feature << "\n";
   std::exit(2);

@@ -4,6 +4,7 @@ reference for families without a golden of their own. Plain on purpose: whole se
 matrix in full, weights dequantized by the `gguf` package.
 
     reference_forward.py MODEL.gguf OUT.json [--tokens 48]     log-probabilities at a few positions
+    reference_forward.py MODEL.gguf OUT.json --ids IDS.json    at every position of the ids given (a JSON list)
     reference_forward.py --all FOLDER                          for every *.gguf there, FOLDER/NAME.json
 
 OUT: {"model", "ids", "logprobs": [[pos, [[id, logprob], …ten likeliest…]], …], "logprobs_f16_kv": the same}; the
@@ -158,9 +159,9 @@ def test_ids(m, n):
     return np.random.default_rng(5).integers(0, m.get("token_embd.weight").shape[0], n).tolist()
 
 
-def likeliest(logprobs):
+def likeliest(logprobs, positions=None):
     n, entries = len(logprobs), []
-    for pos in sorted({0, 1, 7, 15, 16, 17, n // 2, n - 1}):
+    for pos in positions or sorted({0, 1, 7, 15, 16, 17, n // 2, n - 1}):
         best = np.argsort(-logprobs[pos], kind="stable")[:10]
         entries.append([pos, [[int(t), round(float(logprobs[pos, t]), 7)] for t in best]])
     return entries
@@ -176,16 +177,30 @@ def write_reference(path, out, n_tokens):
         f.write(json.dumps(result) + "\n")
 
 
+def write_every_position(path, out, ids):
+    """As write_reference, for a text; "nll" are the negative log-likelihoods of ids[1..]."""
+    logprobs = log_softmax(forward(Model(path), ids))
+    nll = [round(-float(logprobs[i, t]), 7) for i, t in enumerate(ids[1:])]
+    entries = likeliest(logprobs, range(len(ids)))
+    with open(out, "w") as f:
+        f.write(json.dumps({"model": os.path.basename(path), "ids": ids, "nll": nll})[:-1])
+        f.write(', "logprobs": [\n' + ",\n".join(json.dumps(e) for e in entries) + "\n]}\n")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", nargs="?")
     p.add_argument("out", nargs="?")
     p.add_argument("--all", metavar="FOLDER")
     p.add_argument("--tokens", type=int, default=56)
+    p.add_argument("--ids", metavar="IDS.json")
     a = p.parse_args()
     if a.all:
         for name in sorted(n for n in os.listdir(a.all) if n.endswith(".gguf")):
             write_reference(os.path.join(a.all, name), os.path.join(a.all, name[:-5] + ".json"), a.tokens)
+    elif a.model and a.out and a.ids:
+        with open(a.ids) as f:
+            write_every_position(a.model, a.out, json.load(f))
     elif a.model and a.out:
         write_reference(a.model, a.out, a.tokens)
     else:
