@@ -29,8 +29,9 @@ COLUMNS = [("prefill", "prefill 512"), ("decode", "decode 128"), ("clients16", "
 
 def programs(args):
     makers = {
-        "llama.cpp": lambda: runners.Llama("llama.cpp", args.work, setup_peers.LLAMA_CPP, []),
-        "ik_llama.cpp": lambda: runners.Llama("ik_llama.cpp", args.work, setup_peers.IK_LLAMA_CPP, []),
+        "llama.cpp": lambda: runners.Llama("llama.cpp", args.work, setup_peers.LLAMA_CPP),
+        "ik_llama.cpp": lambda: runners.Llama("ik_llama.cpp", args.work, setup_peers.IK_LLAMA_CPP,
+                                              ((), ("-rtr", "1"))),
         "openvino": lambda: runners.OpenVino(args.work),
         "tandem": lambda: runners.Tandem(os.path.join(args.build, "bin")),
     }
@@ -45,8 +46,18 @@ def busy_seconds():
     return ((user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK"), sum(u.ru_utime + u.ru_stime for u in own))
 
 
+def settle(args):
+    """Waits, 20 s at most, for a second in which nobody else computes."""
+    for _ in range(20):
+        before, _ = busy_seconds()
+        time.sleep(1)
+        if (busy_seconds()[0] - before) / os.cpu_count() <= args.foreign:
+            return
+
+
 def undisturbed(args, measure):
     """Figures of `measure`, or {} where other programs (or other guests of the host) took more than --foreign of the processors."""
+    settle(args)
     all_before, own_before = busy_seconds()
     started = time.monotonic()
     values = measure()
@@ -66,14 +77,14 @@ def add_round(figures, args, everyone, model):
         figures["versions"][program.name] = program.version
         into = entry.setdefault(program.name, {})
         values = {}
-        try:
-            for what in args.what.split(","):
-                if what != "64" or program.name == "Tandem":
-                    values |= undisturbed(args, lambda what=what: program.measure(model, args.threads, what))
-        except RuntimeError as e:
-            say(f"  {program.name}: {e}")
-            into["error"] = str(e)[-400:]
-            continue
+        for what in args.what.split(","):
+            if what == "64" and program.name != "Tandem":
+                continue
+            try:
+                values |= undisturbed(args, lambda what=what: program.measure(model, args.threads, what))
+            except RuntimeError as e:
+                say(f"  {program.name}, {what}: {e}")
+                into["error"] = str(e)[-400:]
         say(f"  {program.name}: " + ", ".join(f"{k} {v:.3g}" if v < 10 else f"{k} {v:.1f}" for k, v in values.items()))
         for key, value in values.items():
             into.setdefault(key, []).append(value)
@@ -151,10 +162,10 @@ def main():
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--programs", default="llama.cpp,ik_llama.cpp,openvino,tandem")
     p.add_argument("--what", default="speed,16,64", help="speed (prefill and decode), 16 and 64 (clients; 64 for Tandem only)")
-    p.add_argument("--work", default=os.path.join(ROOT, "build/peers"), help="where the peers are fetched and built")
-    p.add_argument("--build", default=os.path.join(ROOT, "build/release"), help="build folder of Tandem")
+    p.add_argument("--work", type=os.path.abspath, default=os.path.join(ROOT, "build/peers"), help="where the peers are fetched and built")
+    p.add_argument("--build", type=os.path.abspath, default=os.path.join(ROOT, "build/release"), help="build folder of Tandem")
     p.add_argument("--json", help="file for the figures; added to if there")
-    p.add_argument("--foreign", type=float, default=0.04, help="share of the processors others may take before a figure is dropped")
+    p.add_argument("--foreign", type=float, default=0.1, help="share of the processors others may take before a figure is dropped")
     p.add_argument("--setup", action="store_true")
     p.add_argument("--report", action="store_true")
     p.add_argument("--scaled", action="append", default=[])
@@ -166,7 +177,7 @@ def main():
     if not args.report:
         everyone = programs(args)
         for i in range(0 if args.setup else args.rounds):
-            for model in args.model:
+            for model in map(os.path.abspath, args.model):
                 say(f"round {i + 1} of {args.rounds}: {os.path.basename(model)}")
                 add_round(figures, args, everyone, model)
                 if args.json:
