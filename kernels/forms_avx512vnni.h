@@ -14,7 +14,8 @@ namespace {
 #define TANDEM_INLINE static inline __attribute__((always_inline))
 
 struct Block512 {
-  __m512i q[8];   // unsigned bytes; the offset is owed through ActBlock::c*
+  __m512i q[12];  // unsigned bytes; the offset is owed through ActBlock::c*. kIsNibble: then the
+                  // packed vectors, q[i] + 16 * q[i + 4]
   __m512 scale;   // of all values, or of the first 16
   __m512 scale2;  // kIsSplit: of the last 16
   __m512 min;     // added to each value; kIsSplit: minus 1/32 of it, for the first 16
@@ -106,12 +107,19 @@ struct Form512 {
   static constexpr int kOffset = kIsTable ? 128 : kType == GgmlType::kQ3_K ? 32 : kShape.offset;
   static constexpr bool kIsSplit = kShape.n_scales == 2;
   static constexpr bool kHasMin = kShape.scale == TileScale::kHalfMin || kShape.n_mins > 0;
+  // The packed bytes are the quants themselves, and the block has one scale.
+  static constexpr bool kIsNibble =
+      kShape.bits == 4 && !kIsTable && !kIsSplit && kType != GgmlType::kQ3_K;
 
   static inline __attribute__((always_inline)) void load(const uint8_t* tile, int64_t b,
                                                          Block512* w) {
     const uint8_t* group = tile + b / kShape.group * group_bytes(kShape);
     const int i = static_cast<int>(b % kShape.group);
     const uint8_t* p = group + header_bytes(kShape) + i * block_bytes(kShape);
+    if constexpr (kIsNibble) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) w->q[8 + j] = load512(p + 64 * j);
+    }
     if constexpr (kType == GgmlType::kMXFP4) {
       quants_table(p, kMxfp4Values, w->q);
     } else if constexpr (kIsTable) {

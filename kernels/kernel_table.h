@@ -81,7 +81,7 @@ struct KernelTable {
   // Bytes of one quantized activation row of n_cols; a multiple of 64. The same for all weight
   // types.
   size_t (*act_row_bytes)(int64_t n_cols);
-  // x: [n_cols] floats -> act: 16-bit integers (two planes of int8) with one scale and sum per 32
+  // x: [n_cols] floats -> act: 12-bit integers (1.5 planes of int8) with one scale and sum per 32
   // values (act_block.h). act: 64-byte aligned, here and in matmul. A NaN or infinity in x makes
   // every result of its block's rows NaN.
   void (*quantize_act)(const float* x, int64_t n_cols, uint8_t* act);

@@ -16,34 +16,51 @@ TANDEM_INLINE __m256i broadcast4(const int8_t* p) {
   return _mm256_set1_epi32(x);
 }
 
-// Exact dot products of vectors [kBegin, kEnd) with one plane, added to `sum`.
+// Exact dot products of vectors [kBegin, kEnd) with one plane (whose bytes for vector kBegin start
+// at a), added to `sum`.
 template <typename Form, int kBegin, int kEnd>
 TANDEM_INLINE __m256i dot_plane(const Block256& w, const int8_t* a, __m256i sum) {
+  constexpr int kSteps = Form::kSteps < kEnd - kBegin ? Form::kSteps : kEnd - kBegin;
   const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 8
-  for (int j = kBegin; j < kEnd; j += Form::kSteps) {
+  for (int j = kBegin; j < kEnd; j += kSteps) {
     __m256i words = _mm256_setzero_si256();
 #pragma GCC unroll 8
-    for (int i = j; i < j + Form::kSteps; ++i) {
-      __m256i q = w.q[i], x = broadcast4(a + 4 * i);
+    for (int i = j; i < j + kSteps; ++i) {
+      __m256i q = w.q[i], x = broadcast4(a + 4 * (i - kBegin));
       if constexpr (Form::kIsSigned) {
         x = _mm256_sign_epi8(x, q);
         q = _mm256_abs_epi8(q);
       }
       const __m256i pair = _mm256_maddubs_epi16(q, x);
-      words = Form::kSteps == 1 ? pair : _mm256_add_epi16(words, pair);
+      words = kSteps == 1 ? pair : _mm256_add_epi16(words, pair);
     }
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(words, ones));
   }
   return sum;
 }
 
-// sum + 256 * coarse + fine
-template <typename Form, int kBegin, int kEnd>
-TANDEM_INLINE __m256i dot(const Block256& w, const ActBlock& a, __m256i sum) {
-  const __m256i coarse = dot_plane<Form, kBegin, kEnd>(w, a.coarse, _mm256_setzero_si256());
-  const __m256i fine = dot_plane<Form, kBegin, kEnd>(w, a.fine, sum);
-  return _mm256_add_epi32(_mm256_slli_epi32(coarse, 8), fine);
+// Of the first half with value / d.
+template <typename Form>
+TANDEM_INLINE __m256i dot_first(const Block256& w, const ActBlock& a) {
+  const __m256i coarse = dot_plane<Form, 0, 4>(w, a.coarse, _mm256_setzero_si256());
+  return dot_plane<Form, 0, 4>(w, a.fine, _mm256_slli_epi32(coarse, 8));
+}
+
+// Of the second half, whose fine bytes count 16 times.
+template <typename Form>
+TANDEM_INLINE __m256i dot_second(const Block256& w, const ActBlock& a) {
+  const __m256i coarse = dot_plane<Form, 4, 8>(w, a.coarse + 16, _mm256_setzero_si256());
+  const __m256i sum = dot_plane<Form, 4, 8>(w, a.fine, _mm256_slli_epi32(coarse, 4));
+  return _mm256_slli_epi32(sum, 4);
+}
+
+// Of both: 16 * (16 * coarse + second fine) + first fine.
+template <typename Form>
+TANDEM_INLINE __m256i dot(const Block256& w, const ActBlock& a) {
+  __m256i sum = dot_plane<Form, 0, 8>(w, a.coarse, _mm256_setzero_si256());
+  sum = dot_plane<Form, 4, 8>(w, a.fine, _mm256_slli_epi32(sum, 4));
+  return dot_plane<Form, 0, 4>(w, a.fine, _mm256_slli_epi32(sum, 4));
 }
 
 // acc += sums * (scale * d)
@@ -64,15 +81,16 @@ TANDEM_INLINE __m256 add_block(const Block256& w, const ActBlock& a, __m256 acc)
   if constexpr (Form::kIsSplit) {
     const __m256i low = Form::kOffset ? _mm256_set1_epi32(a.c32[0]) : _mm256_setzero_si256();
     const __m256i high = Form::kOffset ? _mm256_set1_epi32(a.c32[1]) : _mm256_setzero_si256();
-    acc = add_scaled(dot<Form, 0, 4>(w, a, low), w.scale, d, acc);
-    acc = add_scaled(dot<Form, 4, 8>(w, a, high), w.scale2, d, acc);
+    acc = add_scaled(_mm256_add_epi32(dot_first<Form>(w, a), low), w.scale, d, acc);
+    acc = add_scaled(_mm256_add_epi32(dot_second<Form>(w, a), high), w.scale2, d, acc);
     if constexpr (Form::kHasMin) {
       acc = add_scaled(_mm256_set1_epi32(a.c32[0]), w.min, d, acc);
       acc = add_scaled(_mm256_set1_epi32(a.c32[1]), w.min2, d, acc);
     }
     return acc;
   }
-  acc = add_scaled(dot<Form, 0, 8>(w, a, first_sum<Form>(a)), w.scale, d, acc);
+  const __m256i sum = _mm256_add_epi32(dot<Form>(w, a), first_sum<Form>(a));
+  acc = add_scaled(sum, w.scale, d, acc);
   if constexpr (Form::kHasMin) acc = _mm256_fmadd_ps(w.min, _mm256_set1_ps(a.s), acc);
   return acc;
 }

@@ -1,5 +1,5 @@
 // Matmul of the quantized tile forms with AVX-512 VNNI. One output element is: for each block of 32
-// k in ascending order, an exact int32 dot product (of both planes, joined), converted, times
+// k in ascending order, an exact int32 dot product (of all planes, joined), converted, times
 // (weight scale * activation scale), added by one fma (and one more for the minimum). kRows changes
 // how many activation rows share an unpacked block, never these operations or their order.
 #include "kernels/columns.h"
@@ -9,37 +9,64 @@ namespace tandem::avx512vnni {
 namespace {
 
 // Activation rows that stay in L2 (1 MB on Zen 4) while the weight tiles pass: 64 rows of K = 2048
-// are 256 KB.
+// are 330 KB.
 constexpr int64_t kRowsInCache = 64;
-constexpr int kRowsAbreast = 4;  // rows whose dot products run side by side
+constexpr int64_t kRowsOfPanel =
+    8;                            // from so many rows on, a tile is unpacked once for all of them
+constexpr int kPanelBlocks = 16;  // so that a panel and eight rows of activations fit L1
 
-template <typename Form>
-TANDEM_INLINE __m512i first_sum(const ActBlock& a) {
-  if constexpr (Form::kOffset == 8) return _mm512_set1_epi32(a.c8);
-  if constexpr (Form::kOffset == 16) return _mm512_set1_epi32(a.c16);
-  if constexpr (Form::kOffset == 128) return _mm512_set1_epi32(a.c128);
-  return _mm512_setzero_si512();
+// Blocks of one tile, unpacked.
+struct alignas(64) Panel {
+  __m512i q[kPanelBlocks][12];  // as Block512::q, then (kIsNibble) the four packed vectors
+  __m512 scale[kPanelBlocks], scale2[kPanelBlocks], min[kPanelBlocks], min2[kPanelBlocks];
+};
+
+// A block of kRows activation rows.
+struct ActRows {
+  const uint8_t* first;
+  size_t stride;
+  const ActBlock& operator[](int m) const {
+    return *reinterpret_cast<const ActBlock*>(first + static_cast<size_t>(m) * stride);
+  }
+};
+
+// sum += w * the four bytes at a, which is read as a broadcast operand. As an intrinsic, g++ keeps
+// the broadcasts of a block in registers it does not have, and spills them.
+TANDEM_INLINE __m512i dot_4(__m512i sum, __m512i w, const int8_t* a) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0"
+      : "+v"(sum)
+      : "v"(w), "m"(*reinterpret_cast<const int8_t(*)[4]>(a)));
+  return sum;
 }
 
-// Dot products of vectors [kBegin, kEnd) with both planes of kRows rows, step by step in all of
-// them: several chains must be in flight to hide the latency of a dot product, and the scheduler is
-// too small to find them. fine[] holds the start value and then 256 * coarse + fine.
-template <int kBegin, int kEnd, int kRows>
-TANDEM_INLINE void dot(const Block512& w, const ActBlock* const a[kRows], __m512i fine[kRows]) {
-  __m512i coarse[kRows];
-#pragma GCC unroll 4
-  for (int m = 0; m < kRows; ++m) coarse[m] = _mm512_setzero_si512();
+// sums[m] += dot products of kVectors vectors of weights with a row's bytes, step by step in all
+// rows: several chains must be in flight to hide the latency of a dot product. bytes(m) points to
+// the first of them.
+template <int kVectors, int kRows, typename Bytes>
+TANDEM_INLINE void dot(const __m512i* weights, Bytes bytes, __m512i sums[kRows]) {
 #pragma GCC unroll 8
-  for (int j = kBegin; j < kEnd; ++j) {
-#pragma GCC unroll 4
-    for (int m = 0; m < kRows; ++m) {
-      coarse[m] = _mm512_dpbusd_epi32(coarse[m], w.q[j], broadcast4(a[m]->coarse + 4 * j));
-      fine[m] = _mm512_dpbusd_epi32(fine[m], w.q[j], broadcast4(a[m]->fine + 4 * j));
-    }
+  for (int j = 0; j < kVectors; ++j) {
+    const __m512i w = weights[j];
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) sums[m] = dot_4(sums[m], w, bytes(m) + 4 * j);
   }
-#pragma GCC unroll 4
-  for (int m = 0; m < kRows; ++m)
-    fine[m] = _mm512_add_epi32(_mm512_slli_epi32(coarse[m], 8), fine[m]);
+}
+
+template <int kBits, int kRows>
+TANDEM_INLINE void shift_left(__m512i sums[kRows]) {
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m) sums[m] = _mm512_slli_epi32(sums[m], kBits);
+}
+
+// What the sums owe for the weights' offset. `half`: of a split block.
+template <typename Form>
+TANDEM_INLINE __m512i add_offset(__m512i sum, const ActBlock& a, int half) {
+  if constexpr (Form::kOffset == 0) return sum;
+  const int32_t owed = Form::kIsSplit        ? a.c32[half]
+                       : Form::kOffset == 8  ? a.c8
+                       : Form::kOffset == 16 ? a.c16
+                                             : a.c128;
+  return _mm512_add_epi32(sum, _mm512_set1_epi32(owed));
 }
 
 // acc += sums * (scale * d)
@@ -47,86 +74,164 @@ TANDEM_INLINE __m512 add_scaled(__m512i sums, __m512 scale, __m512 d, __m512 acc
   return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), _mm512_mul_ps(scale, d), acc);
 }
 
-// One scale (and minimum) a block.
+// One scale (and minimum) a block. The sums stay exact: 256 * coarse + fine bytes (act_block.h).
+// q: eight vectors of quants, then (kIsNibble) the four packed ones.
 template <typename Form, int kRows>
-TANDEM_INLINE void add_block(const Block512& w, const ActBlock* const a[kRows], __m512* acc) {
+TANDEM_INLINE void add_block(const __m512i* q, __m512 scale, __m512 min, const ActRows& a,
+                             __m512* acc) {
+  const auto coarse = [&](int m) { return a[m].coarse; };
+  const auto fine = [&](int m) { return a[m].fine; };
   __m512i sums[kRows];
-#pragma GCC unroll 4
-  for (int m = 0; m < kRows; ++m) sums[m] = first_sum<Form>(*a[m]);
-  dot<0, 8, kRows>(w, a, sums);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m) sums[m] = _mm512_setzero_si512();
+  dot<8, kRows>(q, coarse, sums);
+  if constexpr (Form::kIsNibble) {
+    shift_left<8, kRows>(sums);
+    dot<4, kRows>(q + 8, fine, sums);
+  } else {
+    shift_left<4, kRows>(sums);
+    dot<4, kRows>(q + 4, fine, sums);
+    shift_left<4, kRows>(sums);
+    dot<4, kRows>(q, fine, sums);
+  }
+#pragma GCC unroll 8
   for (int m = 0; m < kRows; ++m) {
-    acc[m] = add_scaled(sums[m], w.scale, _mm512_set1_ps(a[m]->d), acc[m]);
-    if constexpr (Form::kHasMin) acc[m] = _mm512_fmadd_ps(w.min, _mm512_set1_ps(a[m]->s), acc[m]);
+    sums[m] = add_offset<Form>(sums[m], a[m], 0);
+    acc[m] = add_scaled(sums[m], scale, _mm512_set1_ps(a[m].d), acc[m]);
+    if constexpr (Form::kHasMin) acc[m] = _mm512_fmadd_ps(min, _mm512_set1_ps(a[m].s), acc[m]);
   }
 }
 
-// A scale (and minimum) for each half of the block.
+// One half (a constant, once inlined) of a block whose halves have a scale each.
 template <typename Form, int kRows>
-TANDEM_INLINE void add_split_block(const Block512& w, const ActBlock* const a[kRows], __m512* acc) {
-  __m512i low[kRows], high[kRows];
-#pragma GCC unroll 4
+TANDEM_INLINE void add_half_block(int half, const __m512i* q, __m512 scale, const ActRows& a,
+                                  __m512* acc) {
+  const auto coarse = [&](int m) { return a[m].coarse + 16 * half; };
+  const auto fine = [&](int m) { return a[m].fine; };
+  __m512i sums[kRows];
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m) sums[m] = _mm512_setzero_si512();
+  dot<4, kRows>(q + 4 * half, coarse, sums);
+  if (half == 0) shift_left<8, kRows>(sums);
+  if (half == 1) shift_left<4, kRows>(sums);
+  dot<4, kRows>(q + 4 * half, fine, sums);
+  if (half == 1) shift_left<4, kRows>(sums);
+#pragma GCC unroll 8
   for (int m = 0; m < kRows; ++m) {
-    low[m] = Form::kOffset ? _mm512_set1_epi32(a[m]->c32[0]) : _mm512_setzero_si512();
-    high[m] = Form::kOffset ? _mm512_set1_epi32(a[m]->c32[1]) : _mm512_setzero_si512();
-  }
-  dot<0, 4, kRows>(w, a, low);
-  dot<4, 8, kRows>(w, a, high);
-#pragma GCC unroll 4
-  for (int m = 0; m < kRows; ++m) {
-    const __m512 d = _mm512_set1_ps(a[m]->d);
-    acc[m] = add_scaled(low[m], w.scale, d, acc[m]);
-    acc[m] = add_scaled(high[m], w.scale2, d, acc[m]);
-    if constexpr (Form::kHasMin) {
-      acc[m] = add_scaled(_mm512_set1_epi32(a[m]->c32[0]), w.min, d, acc[m]);
-      acc[m] = add_scaled(_mm512_set1_epi32(a[m]->c32[1]), w.min2, d, acc[m]);
-    }
+    sums[m] = add_offset<Form>(sums[m], a[m], half);
+    acc[m] = add_scaled(sums[m], scale, _mm512_set1_ps(a[m].d), acc[m]);
   }
 }
 
-// kRows activation rows times one tile.
+template <typename Form, int kRows>
+TANDEM_INLINE void add_split_mins(__m512 min, __m512 min2, const ActRows& a, __m512* acc) {
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m) {
+    const __m512 d = _mm512_set1_ps(a[m].d);
+    acc[m] = add_scaled(_mm512_set1_epi32(a[m].c32[0]), min, d, acc[m]);
+    acc[m] = add_scaled(_mm512_set1_epi32(a[m].c32[1]), min2, d, acc[m]);
+  }
+}
+
+// kRows activation rows times one tile, straight from its packed form.
 template <typename Form, int kRows>
 void multiply(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, size_t act_stride,
               float* y, int64_t ldy, __mmask16 columns) {
   __m512 acc[kRows];
-#pragma GCC unroll 16
+#pragma GCC unroll 8
   for (int m = 0; m < kRows; ++m) acc[m] = _mm512_setzero_ps();
   for (int64_t b = 0; b < n_blocks; ++b) {
     Block512 w;
     Form::load(tile, b, &w);
-    const uint8_t* block = act + static_cast<size_t>(b) * sizeof(ActBlock);
-    constexpr int kStep = kRows < kRowsAbreast ? kRows : kRowsAbreast;
-#pragma GCC unroll 16
-    for (int m = 0; m < kRows; m += kStep) {
-      const ActBlock* a[kStep];
-#pragma GCC unroll 4
-      for (int i = 0; i < kStep; ++i) {
-        a[i] = reinterpret_cast<const ActBlock*>(block + static_cast<size_t>(m + i) * act_stride);
-      }
-      if constexpr (Form::kIsSplit) {
-        add_split_block<Form, kStep>(w, a, acc + m);
-      } else {
-        add_block<Form, kStep>(w, a, acc + m);
-      }
+    const ActRows a = {act + static_cast<size_t>(b) * sizeof(ActBlock), act_stride};
+    if constexpr (Form::kIsSplit) {
+      add_half_block<Form, kRows>(0, w.q, w.scale, a, acc);
+      add_half_block<Form, kRows>(1, w.q, w.scale2, a, acc);
+      if constexpr (Form::kHasMin) add_split_mins<Form, kRows>(w.min, w.min2, a, acc);
+    } else {
+      add_block<Form, kRows>(w.q, w.scale, w.min, a, acc);
     }
   }
-#pragma GCC unroll 16
+#pragma GCC unroll 8
   for (int m = 0; m < kRows; ++m) _mm512_mask_storeu_ps(y + m * ldy, columns, acc[m]);
+}
+
+template <typename Form>
+void unpack(const uint8_t* tile, int64_t first, int64_t n_blocks, Panel* panel) {
+  for (int64_t b = 0; b < n_blocks; ++b) {
+    Block512 w;
+    Form::load(tile, first + b, &w);
+#pragma GCC unroll 12
+    for (int j = 0; j < (Form::kIsNibble ? 12 : 8); ++j) panel->q[b][j] = w.q[j];
+    panel->scale[b] = w.scale;
+    if constexpr (Form::kIsSplit) panel->scale2[b] = w.scale2;
+    if constexpr (Form::kHasMin) panel->min[b] = w.min;
+    if constexpr (Form::kIsSplit && Form::kHasMin) panel->min2[b] = w.min2;
+  }
+}
+
+// kRows activation rows (act: at the panel's first block) times a panel, added to y: loading the
+// accumulators again changes nothing in them.
+template <typename Form, int kRows>
+void multiply_panel(const Panel& panel, int64_t n_blocks, bool is_first, const uint8_t* act,
+                    size_t act_stride, float* y, int64_t ldy, __mmask16 columns) {
+  __m512 acc[kRows];
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m)
+    acc[m] = is_first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(columns, y + m * ldy);
+  for (int64_t b = 0; b < n_blocks; ++b) {
+    const ActRows a = {act + static_cast<size_t>(b) * sizeof(ActBlock), act_stride};
+    if constexpr (Form::kIsSplit) {
+      add_half_block<Form, kRows>(0, panel.q[b], panel.scale[b], a, acc);
+      add_half_block<Form, kRows>(1, panel.q[b], panel.scale2[b], a, acc);
+      if constexpr (Form::kHasMin) add_split_mins<Form, kRows>(panel.min[b], panel.min2[b], a, acc);
+    } else {
+      add_block<Form, kRows>(panel.q[b], panel.scale[b], panel.min[b], a, acc);
+    }
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m) _mm512_mask_storeu_ps(y + m * ldy, columns, acc[m]);
+}
+
+// Calls eight(m) for every eight rows, then four, two, one for the rest.
+template <typename Eight, typename Four, typename Two, typename One>
+TANDEM_INLINE void split_rows(int64_t M, Eight eight, Four four, Two two, One one) {
+  int64_t m = 0;
+  for (; M - m >= 8; m += 8) eight(m);
+  if (M - m >= 4) four(m), m += 4;
+  if (M - m >= 2) two(m), m += 2;
+  if (M - m >= 1) one(m);
 }
 
 template <typename Form>
 void multiply_tile(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, size_t act_stride,
                    int64_t M, float* y, int64_t ldy, __mmask16 columns) {
-  int64_t m = 0;
-  const auto step = [&](auto multiply_rows, int64_t rows) {
-    multiply_rows(tile, n_blocks, act + static_cast<size_t>(m) * act_stride, act_stride,
-                  y + m * ldy, ldy, columns);
-    m += rows;
-  };
-  while (M - m >= 8) step(multiply<Form, 8>, 8);
-  if (M - m >= 4) step(multiply<Form, 4>, 4);
-  if (M - m >= 2) step(multiply<Form, 2>, 2);
-  if (M - m >= 1) step(multiply<Form, 1>, 1);
+  if (M < kRowsOfPanel) {
+    const auto call = [&](auto multiply_rows) {
+      return [=](int64_t m) {
+        multiply_rows(tile, n_blocks, act + static_cast<size_t>(m) * act_stride, act_stride,
+                      y + m * ldy, ldy, columns);
+      };
+    };
+    split_rows(
+        M, [](int64_t) {}, call(multiply<Form, 4>), call(multiply<Form, 2>),
+        call(multiply<Form, 1>));
+    return;
+  }
+  Panel panel;
+  for (int64_t b = 0; b < n_blocks; b += kPanelBlocks) {
+    const int64_t n = n_blocks - b < kPanelBlocks ? n_blocks - b : kPanelBlocks;
+    unpack<Form>(tile, b, n, &panel);
+    const uint8_t* first_act = act + static_cast<size_t>(b) * sizeof(ActBlock);
+    const auto call = [&](auto multiply_rows) {
+      return [=, &panel](int64_t m) {
+        multiply_rows(panel, n, b == 0, first_act + static_cast<size_t>(m) * act_stride, act_stride,
+                      y + m * ldy, ldy, columns);
+      };
+    };
+    split_rows(M, call(multiply_panel<Form, 8>), call(multiply_panel<Form, 4>),
+               call(multiply_panel<Form, 2>), call(multiply_panel<Form, 1>));
+  }
 }
 
 __mmask16 valid_columns(int64_t n_rows, int64_t tile) {

@@ -1,6 +1,6 @@
 // Matmul of the quantized tile forms, once for the NEON columns: matmul_<isa>.cc defines `Dots` after forms_neon.h,
 // then includes this. One output element is: for each block of 32 k in ascending order, an exact int32 dot
-// product (of both planes, joined), converted, times (weight scale * activation scale), added by one fma (and
+// product (of all planes, joined), converted, times (weight scale * activation scale), added by one fma (and
 // one more for the minimum). kRows changes how many activation rows share an unpacked block, never these
 // operations or their order; integers are exact, so all NEON columns give the same bits.
 //
@@ -8,7 +8,7 @@
 //   static constexpr int kMostRows;  // 4 or 8: as many as the registers hold
 //   // Once a block, before `sums` with the same kRows.
 //   template <int kRows> static void prepare(Block128* w);
-//   // sums[m] = dot products of vectors [kBegin, kEnd) with 256 * coarse + fine of row a[m].
+//   // sums[m] = dot products of vectors [kBegin, kEnd) with value / d of row a[m] (act_block.h).
 //   template <typename Form, int kBegin, int kEnd, int kRows>
 //   static void sums(const Block128& w, const ActBlock* const a[kRows], int32x4_t sums[kRows]);
 // };

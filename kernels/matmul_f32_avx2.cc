@@ -82,7 +82,7 @@ void multiply_act(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t
           reinterpret_cast<const ActBlock*>(act + static_cast<size_t>(m) * act_stride)[b];
       for (int h = 0; h < 4; ++h) {
         const __m256i coarse = _mm256_slli_epi32(load_int8(a.coarse + 8 * h), 8);
-        const __m256i whole = _mm256_add_epi32(coarse, load_int8(a.fine + 8 * h));
+        const __m256i whole = _mm256_add_epi32(coarse, _mm256_slli_epi32(load_int8(a.fine + 8 * (h % 2)), h < 2 ? 0 : 4));
         _mm256_store_ps(x[m] + 8 * h,
                         _mm256_mul_ps(_mm256_set1_ps(a.d), _mm256_cvtepi32_ps(whole)));
       }

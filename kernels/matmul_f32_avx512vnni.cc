@@ -82,7 +82,7 @@ void multiply_act(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, siz
           reinterpret_cast<const ActBlock*>(act + static_cast<size_t>(m) * act_stride)[b];
       for (int h = 0; h < 2; ++h) {
         const __m512i coarse = _mm512_slli_epi32(load_int8(a.coarse + 16 * h), 8);
-        const __m512i whole = _mm512_add_epi32(coarse, load_int8(a.fine + 16 * h));
+        const __m512i whole = _mm512_add_epi32(coarse, _mm512_slli_epi32(load_int8(a.fine), h ? 4 : 0));
         _mm512_store_ps(x[m] + 16 * h,
                         _mm512_mul_ps(_mm512_set1_ps(a.d), _mm512_cvtepi32_ps(whole)));
       }

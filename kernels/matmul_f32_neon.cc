@@ -96,7 +96,9 @@ void multiply_f32(const uint8_t* tile, int64_t n_blocks, int half, const float* 
 
 TANDEM_INLINE void dequantize_act(const ActBlock& a, float* out) {
   for (int h = 0; h < QK; h += 8) {
-    const int16x8_t whole = vaddw_s8(vshll_n_s8(vld1_s8(a.coarse + h), 8), vld1_s8(a.fine + h));
+    const int8x8_t fine_bytes = vld1_s8(a.fine + h % 16);
+    const int16x8_t fine = h < 16 ? vmovl_s8(fine_bytes) : vshll_n_s8(fine_bytes, 4);
+    const int16x8_t whole = vaddq_s16(vshll_n_s8(vld1_s8(a.coarse + h), 8), fine);
     vst1q_f32(out + h, vmulq_n_f32(vcvtq_f32_s32(vmovl_s16(vget_low_s16(whole))), a.d));
     vst1q_f32(out + h + 4, vmulq_n_f32(vcvtq_f32_s32(vmovl_high_s16(whole)), a.d));
   }

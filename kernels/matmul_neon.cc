@@ -18,18 +18,19 @@ struct Dots {
   template <int kRows>
   static inline __attribute__((always_inline)) void prepare(Block128*) {}
 
+  // Dot products of vectors [kBegin, kEnd) with the bytes from a on.
   template <typename Form, int kBegin, int kEnd>
   static inline __attribute__((always_inline)) int32x4_t plane(const Block128& w, const int8_t* a) {
     constexpr int kSteps = Form::kLargest <= 32 ? kEnd - kBegin : 2;
     int32x4_t low = vdupq_n_s32(0), high = vdupq_n_s32(0);  // rows 0 and 1, rows 2 and 3: two lanes each
 #pragma GCC unroll 8
     for (int j = kBegin; j < kEnd; j += kSteps) {
-      int8x16_t x = broadcast4(a + 4 * j);
+      int8x16_t x = broadcast4(a + 4 * (j - kBegin));
       int16x8_t words_low = vmull_s8(vget_low_s8(w.q[j]), vget_low_s8(x));
       int16x8_t words_high = vmull_high_s8(w.q[j], x);
 #pragma GCC unroll 8
       for (int i = j + 1; i < j + kSteps; ++i) {
-        x = broadcast4(a + 4 * i);
+        x = broadcast4(a + 4 * (i - kBegin));
         words_low = vmlal_s8(words_low, vget_low_s8(w.q[i]), vget_low_s8(x));
         words_high = vmlal_high_s8(words_high, w.q[i], x);
       }
@@ -44,9 +45,10 @@ struct Dots {
                                                          int32x4_t sums[kRows]) {
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {
-      const int32x4_t coarse = plane<Form, kBegin, kEnd>(w, a[m]->coarse);
-      const int32x4_t fine = plane<Form, kBegin, kEnd>(w, a[m]->fine);
-      sums[m] = vaddq_s32(vshlq_n_s32(coarse, 8), fine);
+      int32x4_t sum = vshlq_n_s32(plane<Form, kBegin, kEnd>(w, a[m]->coarse + 4 * kBegin), 8);
+      if constexpr (kBegin == 0) sum = vaddq_s32(sum, plane<Form, 0, 4>(w, a[m]->fine));
+      if constexpr (kEnd == 8) sum = vaddq_s32(sum, vshlq_n_s32(plane<Form, 4, 8>(w, a[m]->fine), 4));
+      sums[m] = sum;
     }
   }
 };

@@ -18,17 +18,19 @@ struct Dots {
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) coarse[m] = fine[m] = vdupq_n_s32(0);
 #pragma GCC unroll 2
-    for (int j = kBegin; j < kEnd; j += 4) {
+    for (int j = kEnd - 4; j >= kBegin; j -= 4) {
       int8x16_t c[kRows], f[kRows];
 #pragma GCC unroll 4
       for (int m = 0; m < kRows; ++m) {
         c[m] = vld1q_s8(a[m]->coarse + 4 * j);
-        f[m] = vld1q_s8(a[m]->fine + 4 * j);
+        f[m] = vld1q_s8(a[m]->fine);
       }
       step<0, kRows>(w.q[j], c, f, coarse, fine);
       step<1, kRows>(w.q[j + 1], c, f, coarse, fine);
       step<2, kRows>(w.q[j + 2], c, f, coarse, fine);
       step<3, kRows>(w.q[j + 3], c, f, coarse, fine);
+#pragma GCC unroll 4
+      for (int m = 0; m < kRows; ++m) fine[m] = j == 4 ? vshlq_n_s32(fine[m], 4) : fine[m];
     }
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) sums[m] = vaddq_s32(vshlq_n_s32(coarse[m], 8), fine[m]);

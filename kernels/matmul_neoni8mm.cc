@@ -19,14 +19,14 @@ struct Dots {
     }
   }
 
-  // Dot products of vectors [kBegin, kEnd) with the bytes at a and at b.
+  // Dot products of vectors [kBegin, kEnd) with the bytes from a on and from b on.
   template <int kBegin, int kEnd>
   static inline __attribute__((always_inline)) void pair(const Block128& w, const int8_t* a, const int8_t* b,
                                                          int32x4_t* with_a, int32x4_t* with_b) {
     int32x4_t first = vdupq_n_s32(0), second = vdupq_n_s32(0);  // rows 0 and 1, rows 2 and 3
 #pragma GCC unroll 4
     for (int j = kBegin; j < kEnd; j += 2) {
-      const int8x16_t x = vcombine_s8(vld1_s8(a + 4 * j), vld1_s8(b + 4 * j));
+      const int8x16_t x = vcombine_s8(vld1_s8(a + 4 * (j - kBegin)), vld1_s8(b + 4 * (j - kBegin)));
       first = vmmlaq_s32(first, x, w.q[j]);
       second = vmmlaq_s32(second, x, w.q[j + 1]);
     }
@@ -40,9 +40,16 @@ struct Dots {
                                                          int32x4_t sums[kRows]) {
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {
-      int32x4_t coarse, fine;
-      pair<kBegin, kEnd>(w, a[m]->coarse, a[m]->fine, &coarse, &fine);
-      sums[m] = vaddq_s32(vshlq_n_s32(coarse, 8), fine);
+      int32x4_t sum = vdupq_n_s32(0), coarse, fine;
+      if constexpr (kBegin == 0) {
+        pair<0, 4>(w, a[m]->coarse, a[m]->fine, &coarse, &fine);
+        sum = vaddq_s32(vshlq_n_s32(coarse, 8), fine);
+      }
+      if constexpr (kEnd == 8) {
+        pair<4, 8>(w, a[m]->coarse + 16, a[m]->fine, &coarse, &fine);
+        sum = vaddq_s32(sum, vaddq_s32(vshlq_n_s32(coarse, 8), vshlq_n_s32(fine, 4)));
+      }
+      sums[m] = sum;
     }
   }
 };

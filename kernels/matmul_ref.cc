@@ -40,7 +40,7 @@ void dequantize_act(const uint8_t* act, int64_t begin, int64_t n, float* out) {
   for (int64_t b = begin / QK; b < (begin + n) / QK; ++b, out += QK) {
     ActBlock a;
     memcpy(&a, act + b * static_cast<int64_t>(sizeof a), sizeof a);
-    for (int j = 0; j < QK; ++j) out[j] = a.d * static_cast<float>(256 * a.coarse[j] + a.fine[j]);
+    for (int j = 0; j < QK; ++j) out[j] = a.d * static_cast<float>(act_level(a, j));
   }
 }
 
@@ -52,17 +52,25 @@ void quantize_block(const float* x, ActBlock* out) {
     amax = fabsf(x[j]) > amax ? fabsf(x[j]) : amax;
   }
   ActBlock a = {};
-  const float inverse = finite && amax > kActTiny ? 127.0f / amax : 0.0f;
-  int sum[2] = {0, 0};
-  for (int j = 0; inverse != 0 && j < QK; ++j) {
-    const float t = x[j] * inverse;
-    const long coarse = lrintf(t);
-    const long fine = lrintf((t - static_cast<float>(coarse)) * 256.0f);
+  const float inverse = finite && amax > kActTiny ? kActSteps / amax : 0.0f;
+  int sum[2] = {0, 0}, fine_sum = 0;
+  for (int j = 0; inverse != 0 && j < QK / 2; ++j) {
+    // In steps of 16 d. The second value's low four bits go first: the first value makes up for
+    // them.
+    const int second = static_cast<int>(lrintf(x[j + 16] * inverse));
+    const int low = second & 15;
+    const float noise = static_cast<float>(low) * 0.0625f;
+    const int first = static_cast<int>(lrintf(x[j] * inverse - noise));
+    const int coarse = (first + 8) >> 4, high = first - 16 * coarse;  // high: -8 ... 7
+    const int fine = 16 * high + low;
     a.coarse[j] = static_cast<int8_t>(coarse);
-    a.fine[j] = static_cast<int8_t>(fine > 127 ? 127 : fine < -127 ? -127 : fine);
-    sum[j / 16] += 256 * a.coarse[j] + a.fine[j];
+    a.coarse[j + 16] = static_cast<int8_t>((second >> 4) - high);
+    a.fine[j] = static_cast<int8_t>(fine < -127 ? -127 : fine);
+    sum[0] += act_level(a, j);
+    sum[1] += act_level(a, j + 16);
+    fine_sum += a.fine[j];
   }
-  a.d = !finite ? NAN : inverse != 0 ? amax / 127.0f / 256.0f : 0.0f;
+  a.d = !finite ? NAN : inverse != 0 ? amax / kActSteps * 0.0625f : 0.0f;
   const int both = sum[0] + sum[1];
   a.s = a.d * static_cast<float>(both);
   a.c8 = -8 * both;
@@ -70,6 +78,7 @@ void quantize_block(const float* x, ActBlock* out) {
   a.c128 = -128 * both;
   a.c32[0] = -32 * sum[0];
   a.c32[1] = -32 * sum[1];
+  a.fine_128 = 128 * fine_sum;
   *out = a;
 }
 

@@ -125,13 +125,10 @@ void quantize_block(const float* x, ActBlock* out) {
   float amax;
   memcpy(&amax, &amax_bits, 4);
   const bool finite = amax_bits < 0x7f800000;
-  int sum[2] = {0, 0};
+  int sum[3] = {0, 0, 0};  // of both halves, and of the fine bytes
   if (finite && amax > kActTiny) {
-    const float inverse = 127.0f / amax;
-    out->d = amax / 127.0f / 256.0f;
-    for (int h = 0; h < 2; ++h) {
-      sum[h] = simd::quantize16(x + 16 * h, inverse, out->coarse + 16 * h, out->fine + 16 * h);
-    }
+    out->d = amax / kActSteps * 0.0625f;
+    simd::quantize32(x, kActSteps / amax, out->coarse, out->fine, sum);
   } else {
     out->d = finite ? 0.0f : NAN;
     memset(out->coarse, 0, sizeof out->coarse);
@@ -144,7 +141,7 @@ void quantize_block(const float* x, ActBlock* out) {
   out->c128 = -128 * both;
   out->c32[0] = -32 * sum[0];
   out->c32[1] = -32 * sum[1];
-  out->unused = 0;
+  out->fine_128 = 128 * sum[2];
 }
 
 void quantize_act(const float* x, int64_t n_cols, uint8_t* act) {

@@ -104,7 +104,7 @@ void check_matmul(const KernelTable& table, const QuantTraits& t, Workspace ws,
     double sum = 0;
     for (int k = 0; k < kK; ++k) {
       const ActBlock& block = a[k / QK];
-      const double x = d(block.d) * (256 * block.coarse[k % QK] + block.fine[k % QK]);
+      const double x = d(block.d) * act_level(block, k % QK);
       sum += d(magnitudes[n * kK + k]) * fabs(x);
     }
     worst.add(d(got[i]), d(want[i]), roundings * kEps * sum);

@@ -128,20 +128,30 @@ TANDEM_SIMD void store_int8(int8_t* p, __m256i a, __m256i b) {
       _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_store_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
-// 16 values to both planes of an ActBlock; returns the sum of 256 * coarse + fine.
-TANDEM_SIMD int quantize16(const float* x, float scale, int8_t* coarse, int8_t* fine) {
-  __m256i c[2], f[2], total = _mm256_setzero_si256();
+// 32 values to the planes of an ActBlock (act_block.h; ref::quantize_act is the same in scalars).
+// sums: of value / d in either half, and of the fine bytes.
+TANDEM_SIMD void quantize32(const float* x, float inverse, int8_t* coarse, int8_t* fine,
+                            int sums[3]) {
+  const Vec scale = splat(inverse);
+  __m256i coarse1[2], coarse2[2], both[2];
   for (int i = 0; i < 2; ++i) {
-    const Vec t = _mm256_mul_ps(load(x + 8 * i), splat(scale));
-    c[i] = _mm256_cvtps_epi32(t);
-    const Vec rest = _mm256_mul_ps(_mm256_sub_ps(t, _mm256_cvtepi32_ps(c[i])), splat(256.0f));
-    f[i] = _mm256_min_epi32(_mm256_cvtps_epi32(rest), _mm256_set1_epi32(127));
-    f[i] = _mm256_max_epi32(f[i], _mm256_set1_epi32(-127));
-    total = _mm256_add_epi32(total, _mm256_add_epi32(_mm256_slli_epi32(c[i], 8), f[i]));
+    const __m256i second = _mm256_cvtps_epi32(_mm256_mul_ps(load(x + 16 + 8 * i), scale));
+    const __m256i low = _mm256_and_si256(second, _mm256_set1_epi32(15));
+    const Vec noise = _mm256_mul_ps(_mm256_cvtepi32_ps(low), splat(0.0625f));
+    const Vec exact = _mm256_mul_ps(load(x + 8 * i), scale);
+    const __m256i first = _mm256_cvtps_epi32(_mm256_sub_ps(exact, noise));
+    coarse1[i] = _mm256_srai_epi32(_mm256_add_epi32(first, _mm256_set1_epi32(8)), 4);
+    const __m256i high = _mm256_sub_epi32(first, _mm256_slli_epi32(coarse1[i], 4));
+    coarse2[i] = _mm256_sub_epi32(_mm256_srai_epi32(second, 4), high);
+    both[i] = _mm256_max_epi32(_mm256_add_epi32(_mm256_slli_epi32(high, 4), low),
+                               _mm256_set1_epi32(-127));
   }
-  store_int8(coarse, c[0], c[1]);
-  store_int8(fine, f[0], f[1]);
-  return sum_int32(total);
+  store_int8(coarse, coarse1[0], coarse1[1]);
+  store_int8(coarse + 16, coarse2[0], coarse2[1]);
+  store_int8(fine, both[0], both[1]);
+  sums[2] = sum_int32(_mm256_add_epi32(both[0], both[1]));
+  sums[0] = 256 * sum_int32(_mm256_add_epi32(coarse1[0], coarse1[1])) + sums[2];
+  sums[1] = 256 * sum_int32(_mm256_add_epi32(coarse2[0], coarse2[1])) + 16 * sums[2];
 }
 
 }  // namespace simd

@@ -90,16 +90,26 @@ TANDEM_SIMD uint32_t largest_magnitude_bits(const float* x) {
   const __m512i b = _mm512_and_si512(_mm512_castps_si512(load(x + 16)), magnitude);
   return static_cast<uint32_t>(_mm512_reduce_max_epi32(_mm512_max_epi32(a, b)));
 }
-// 16 values to both planes of an ActBlock; returns the sum of 256 * coarse + fine.
-TANDEM_SIMD int quantize16(const float* x, float scale, int8_t* coarse, int8_t* fine) {
-  const Vec t = _mm512_mul_ps(load(x), splat(scale));
-  const __m512i c = _mm512_cvtps_epi32(t);
-  const Vec rest = _mm512_mul_ps(_mm512_sub_ps(t, _mm512_cvtepi32_ps(c)), splat(256.0f));
-  __m512i f = _mm512_min_epi32(_mm512_cvtps_epi32(rest), _mm512_set1_epi32(127));
-  f = _mm512_max_epi32(f, _mm512_set1_epi32(-127));
-  _mm_store_si128(reinterpret_cast<__m128i*>(coarse), _mm512_cvtepi32_epi8(c));
-  _mm_store_si128(reinterpret_cast<__m128i*>(fine), _mm512_cvtepi32_epi8(f));
-  return _mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_slli_epi32(c, 8), f));
+// 32 values to the planes of an ActBlock (act_block.h; ref::quantize_act is the same in scalars).
+// sums: of value / d in either half, and of the fine bytes.
+TANDEM_SIMD void quantize32(const float* x, float inverse, int8_t* coarse, int8_t* fine,
+                            int sums[3]) {
+  const Vec scale = splat(inverse);
+  const __m512i second = _mm512_cvtps_epi32(_mm512_mul_ps(load(x + 16), scale));
+  const __m512i low = _mm512_and_si512(second, _mm512_set1_epi32(15));
+  const Vec noise = _mm512_mul_ps(_mm512_cvtepi32_ps(low), splat(0.0625f));
+  const __m512i first = _mm512_cvtps_epi32(_mm512_sub_ps(_mm512_mul_ps(load(x), scale), noise));
+  const __m512i coarse1 = _mm512_srai_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(8)), 4);
+  const __m512i high = _mm512_sub_epi32(first, _mm512_slli_epi32(coarse1, 4));
+  const __m512i coarse2 = _mm512_sub_epi32(_mm512_srai_epi32(second, 4), high);
+  const __m512i both =
+      _mm512_max_epi32(_mm512_add_epi32(_mm512_slli_epi32(high, 4), low), _mm512_set1_epi32(-127));
+  _mm_store_si128(reinterpret_cast<__m128i*>(coarse), _mm512_cvtepi32_epi8(coarse1));
+  _mm_store_si128(reinterpret_cast<__m128i*>(coarse + 16), _mm512_cvtepi32_epi8(coarse2));
+  _mm_store_si128(reinterpret_cast<__m128i*>(fine), _mm512_cvtepi32_epi8(both));
+  sums[2] = _mm512_reduce_add_epi32(both);
+  sums[0] = 256 * _mm512_reduce_add_epi32(coarse1) + sums[2];
+  sums[1] = 256 * _mm512_reduce_add_epi32(coarse2) + 16 * sums[2];
 }
 
 }  // namespace simd

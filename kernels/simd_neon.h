@@ -116,24 +116,36 @@ TANDEM_SIMD uint32_t largest_magnitude_bits(const float* x) {
   }
   return vmaxvq_u32(high);
 }
-// 16 values to both planes of an ActBlock; returns the sum of 256 * coarse + fine.
-TANDEM_SIMD int quantize16(const float* x, float scale, int8_t* coarse, int8_t* fine) {
-  int32x4_t c[4], f[4], total = vdupq_n_s32(0);
+// 32 values to the planes of an ActBlock (act_block.h; ref::quantize_act is the same in scalars).
+// sums: of value / d in either half, and of the fine bytes.
+TANDEM_SIMD void quantize32(const float* x, float inverse, int8_t* coarse, int8_t* fine, int sums[3]) {
+  const Vec scale = splat(inverse);
+  int32x4_t coarse1[4], coarse2[4], both[4];
+  int32x4_t total1 = vdupq_n_s32(0), total2 = vdupq_n_s32(0), total = vdupq_n_s32(0);
   for (int i = 0; i < 4; ++i) {
-    const Vec t = vmulq_f32(load(x + 4 * i), splat(scale));
-    c[i] = vcvtnq_s32_f32(t);
-    const Vec rest = vmulq_f32(vsubq_f32(t, vcvtq_f32_s32(c[i])), splat(256.0f));
-    f[i] = vmaxq_s32(vminq_s32(vcvtnq_s32_f32(rest), vdupq_n_s32(127)), vdupq_n_s32(-127));
-    total = vaddq_s32(total, vaddq_s32(vshlq_n_s32(c[i], 8), f[i]));
+    const int32x4_t second = vcvtnq_s32_f32(vmulq_f32(load(x + 16 + 4 * i), scale));
+    const int32x4_t low = vandq_s32(second, vdupq_n_s32(15));
+    const Vec noise = vmulq_f32(vcvtq_f32_s32(low), splat(0.0625f));
+    const int32x4_t first = vcvtnq_s32_f32(vsubq_f32(vmulq_f32(load(x + 4 * i), scale), noise));
+    coarse1[i] = vshrq_n_s32(vaddq_s32(first, vdupq_n_s32(8)), 4);
+    const int32x4_t high = vsubq_s32(first, vshlq_n_s32(coarse1[i], 4));
+    coarse2[i] = vsubq_s32(vshrq_n_s32(second, 4), high);
+    both[i] = vmaxq_s32(vaddq_s32(vshlq_n_s32(high, 4), low), vdupq_n_s32(-127));
+    total1 = vaddq_s32(total1, coarse1[i]);
+    total2 = vaddq_s32(total2, coarse2[i]);
+    total = vaddq_s32(total, both[i]);
   }
   const auto store = [](int8_t* p, const int32x4_t v[4]) {
     const int16x8_t low = vcombine_s16(vqmovn_s32(v[0]), vqmovn_s32(v[1]));
     const int16x8_t high = vcombine_s16(vqmovn_s32(v[2]), vqmovn_s32(v[3]));
     vst1q_s8(p, vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)));
   };
-  store(coarse, c);
-  store(fine, f);
-  return vaddvq_s32(total);
+  store(coarse, coarse1);
+  store(coarse + 16, coarse2);
+  store(fine, both);
+  sums[2] = vaddvq_s32(total);
+  sums[0] = 256 * vaddvq_s32(total1) + sums[2];
+  sums[1] = 256 * vaddvq_s32(total2) + 16 * sums[2];
 }
 
 }  // namespace simd

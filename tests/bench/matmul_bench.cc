@@ -1,7 +1,7 @@
 // Matmul of every weight type: decode (M = 1, weights from memory) as GB/s and share of the
 // measured read bandwidth, prefill (M = 512) as GOPS and share of the measured int8 peak (a
-// multiply-add of the model counts two operations, and takes two dot products: one for each plane
-// of the activations). Checked first.
+// multiply-add of the model counts two operations, and takes 1.5 dot products where the weights'
+// quants are the packed nibbles, else 2: one for each plane of the activations). Checked first.
 //   matmul_bench [column [threads [type]]]
 #include <algorithm>
 #include <cmath>

@@ -75,10 +75,10 @@ TEST_CASE("every family gives the log-probabilities of its reference", "[familie
     const Family f = open_family(entry.path());
     for (const KernelTable* kernels : runnable_columns()) {
       INFO(entry.path().filename() << " " << kernels->isa);
-      // Bounds: float32 rounding of two layers; 15-bit activations and, now and then, a half of K or V that
+      // Bounds: float32 rounding of two layers; 12-bit activations and, now and then, a half of K or V that
       // rounds the other way (widest seen with exact activations: 6.5e-4).
       CHECK(widest_difference(f, kernels, true) < 1e-4);
-      CHECK(widest_difference(f, kernels, false) < 5e-3);
+      CHECK(widest_difference(f, kernels, false) < 5e-2);
     }
     ++n_families;
   }

@@ -69,7 +69,7 @@ std::vector<float> act_values(const uint8_t* act, int64_t n_cols) {
   std::vector<float> x(n_cols);
   for (int64_t k = 0; k < n_cols; ++k) {
     const ActBlock& b = reinterpret_cast<const ActBlock*>(act)[k / QK];
-    x[k] = b.d * static_cast<float>(256 * b.coarse[k % QK] + b.fine[k % QK]);
+    x[k] = b.d * static_cast<float>(act_level(b, static_cast<int>(k % QK)));
   }
   return x;
 }
@@ -133,7 +133,7 @@ TEST_CASE("quantized activations equal the reference's in every byte") {
     const bool is_nan = b == 4 || b == 5;
     CHECK(std::isnan(g[b].d) == is_nan);
     CHECK(std::isnan(w[b].d) == is_nan);
-    CHECK(memcmp(g[b].coarse, w[b].coarse, 64) == 0);  // both planes
+    CHECK(memcmp(g[b].coarse, w[b].coarse, 48) == 0);  // both planes
     if (!is_nan) CHECK(memcmp(&g[b], &w[b], sizeof(ActBlock)) == 0);
   }
 }
@@ -148,12 +148,11 @@ TEST_CASE("quantized activations are within half a step") {
   WorstError worst("quantize_act");
   for (size_t i = 0; i < x.size(); ++i) {
     const auto& b = reinterpret_cast<const ActBlock*>(act.data())[i / 32];
-    // Half a fine step, a whole one where the fine plane ends at 127; plus roundings of the scaled
+    // Half a step of 16 d; one more where the shared byte ends at -127. Plus roundings of the scaled
     // value.
-    const int fine = std::abs(int{b.fine[i % 32]});
-    const double step = static_cast<double>(b.d) * (fine == 127 ? 1.0 : 0.5);
+    const double steps = b.fine[i % 16] == -127 ? 1.5 : 0.5;
     worst.add(static_cast<double>(back[i]), static_cast<double>(x[i]),
-              step + 4 * 127 * 256 * kEps * static_cast<double>(b.d), static_cast<int64_t>(i));
+              (16 * steps + 4 * 32768 * kEps) * static_cast<double>(b.d), static_cast<int64_t>(i));
   }
   worst.check();
 }
