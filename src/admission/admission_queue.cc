@@ -13,14 +13,21 @@ namespace {
 constexpr size_t kMaxRememberedKeys = 4096;
 }  // namespace
 
-int AdmissionQueue::effective_class(const WaitingRequest& request, int64_t now_us) const {
-  int64_t lifts = std::max<int64_t>(0, now_us - request.enqueued_us) / limits_.ageing_us;
-  return static_cast<int>(std::max<int64_t>(0, static_cast<int>(request.priority) - lifts));
+int AdmissionQueue::effective_class(const WaitingRequest& r) const {
+  int64_t waited = r.waited_us + std::max<int64_t>(0, clock_->now_us() - r.since_us);
+  return static_cast<int>(
+      std::max<int64_t>(0, static_cast<int>(r.priority) - waited / limits_.ageing_us));
+}
+
+uint64_t AdmissionQueue::last_turn(const std::string& client, int priority) const {
+  auto share = served_.find(client);
+  return share == served_.end() ? 0 : share->second[priority];
 }
 
 void AdmissionQueue::insert(WaitingRequest request, bool is_requeued) {
   int priority = static_cast<int>(request.priority);
-  places_[request.id] = {priority, request.client, request.deadline_us, is_requeued};
+  if (request.since_us < 0) request.since_us = request.enqueued_us;
+  places_[request.id] = {priority, request.client, request.deadline_us, request.since_us, is_requeued};
   if (is_requeued) ++n_requeued_;
   if (request.deadline_us > 0) deadlines_.emplace(request.deadline_us, request.id);
   Lane& lane = lanes_[priority][request.client];
@@ -81,34 +88,52 @@ void AdmissionQueue::requeue(WaitingRequest request) {
 }
 
 std::optional<uint64_t> AdmissionQueue::next(const std::function<bool(uint64_t)>& may_run) const {
-  using Rank = std::tuple<int, uint64_t, int64_t, uint64_t>;  // class, key's last turn, age, id
-  std::optional<Rank> best;
-  int64_t now = clock_->now_us();
+  std::optional<Rank> first;                              // by class as asked
+  std::array<std::optional<Rank>, kNumPriorities> lifted;  // of each class, by class reached
   for (const auto& lanes : lanes_) {
     for (const auto& [client, lane] : lanes) {
       auto r = std::find_if(lane.begin(), lane.end(),
                             [&](const WaitingRequest& w) { return may_run(w.id); });
       if (r == lane.end()) continue;
-      int cls = effective_class(*r, now);
-      auto share = served_.find(client);
-      uint64_t last_turn = share == served_.end() ? 0 : share->second[cls];
-      Rank rank{cls, last_turn, r->enqueued_us, r->id};
-      if (!best || rank < *best) best = rank;
+      int asked = static_cast<int>(r->priority);
+      Rank rank{asked, last_turn(client, asked), r->enqueued_us, r->id};
+      if (!first || rank < *first) first = rank;
+      Rank aged{effective_class(*r), std::get<1>(rank), r->enqueued_us, r->id};
+      if (!lifted[asked] || aged < *lifted[asked]) lifted[asked] = aged;
     }
   }
-  if (!best) return std::nullopt;
-  return std::get<3>(*best);
+  if (!first) return std::nullopt;
+  if (n_since_aged_ + 1 < kAgedTurn) return std::get<3>(*first);
+  int highest = std::get<0>(*first);
+  std::optional<Rank> aged;  // the best that asked for less and has reached as much
+  for (int p = highest + 1; p < kNumPriorities; ++p) {
+    if (!lifted[p] || std::get<0>(*lifted[p]) > highest) continue;
+    if (!aged || std::get<2>(*lifted[p]) < std::get<2>(*aged)) aged = lifted[p];
+  }
+  return std::get<3>(aged ? *aged : *first);
 }
 
-void AdmissionQueue::take(uint64_t id) {
+int64_t AdmissionQueue::waiting_us(uint64_t id) const {
+  return std::max<int64_t>(0, clock_->now_us() - places_.at(id).since_us);
+}
+
+WaitingRequest AdmissionQueue::take(uint64_t id) {
   WaitingRequest request = extract(id);
-  served_[request.client][effective_class(request, clock_->now_us())] = ++turn_;
-  if (served_.size() <= kMaxRememberedKeys) return;
-  auto oldest = std::min_element(served_.begin(), served_.end(), [](const auto& a, const auto& b) {
-    return *std::max_element(a.second.begin(), a.second.end()) <
-           *std::max_element(b.second.begin(), b.second.end());
-  });
-  served_.erase(oldest);
+  int priority = static_cast<int>(request.priority);
+  int64_t now = clock_->now_us();
+  bool passes = false;  // others that asked for a higher class
+  for (int p = 0; p < priority; ++p) passes = passes || !lanes_[p].empty();
+  n_since_aged_ = passes ? 0 : n_since_aged_ + 1;
+  request.waited_us += std::max<int64_t>(0, now - request.since_us);
+  request.since_us = now;
+  served_[request.client][priority] = ++turn_;
+  if (served_.size() > kMaxRememberedKeys) {
+    served_.erase(std::min_element(served_.begin(), served_.end(), [](const auto& a, const auto& b) {
+      return *std::max_element(a.second.begin(), a.second.end()) <
+             *std::max_element(b.second.begin(), b.second.end());
+    }));
+  }
+  return request;
 }
 
 bool AdmissionQueue::remove(uint64_t id) {

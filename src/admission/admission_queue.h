@@ -2,11 +2,14 @@
 // has passed. Pure logic over a Clock; knows no more of a request than ordering needs (the rest is
 // in supervisor/request_table.h). Confined to the supervisor's loop thread.
 //
-// DESIGN. Strict order between effective classes: the class a request came with, lifted by one for
-// every `ageing_us` of waiting, so that low priority always finishes. Inside a class the client key
-// served longest ago goes first (fair share), and inside a key the oldest request. Rejected:
-// weights between classes (an urgent request would wait for bulk work) and one FIFO per class (one
-// key could fill it).
+// DESIGN. Strict order between classes; inside a class the client key served longest ago goes first
+// (fair share), and inside a key the oldest request. Waiting lifts a request by one class for every
+// `ageing_us`, and one that was lifted goes ahead of those whose class it has reached by now, but
+// only in every kAgedTurn-th turn: low priority always finishes, and at saturation, where all of it
+// has been lifted, high priority still finds three of four places. Rejected: ageing without that
+// share (once the queue is longer than the ageing time, everybody waits alike), weights between
+// classes (an urgent request would wait for bulk work) and one FIFO per class (one key could fill
+// it).
 #pragma once
 
 #include <array>
@@ -17,6 +20,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -37,8 +41,10 @@ struct WaitingRequest {
   uint64_t id = 0;  // unique among those waiting
   ipc::Priority priority = ipc::Priority::kNormal;
   std::string client;       // key name; fair share is between these
-  int64_t enqueued_us = 0;  // when it first came; kept over a requeue
+  int64_t enqueued_us = 0;  // when it first came; kept over a requeue: its place among its key's
   int64_t deadline_us = 0;  // monotonic; 0: none
+  int64_t waited_us = 0;    // earlier waits together; time at a worker is not waiting
+  int64_t since_us = -1;    // when this wait began; -1: enqueued_us
 };
 
 struct Offer {
@@ -58,10 +64,14 @@ class AdmissionQueue {
   void requeue(WaitingRequest request);
   // First in the order above among those `may_run` accepts; the others keep their place.
   std::optional<uint64_t> next(const std::function<bool(uint64_t)>& may_run) const;
-  // Removes a request because it is dispatched: charges its key's share.
-  void take(uint64_t id);
+  // Removes a request because it is dispatched: charges its key's share and counts the turn.
+  // Returns it as it was, with all its waiting in waited_us.
+  WaitingRequest take(uint64_t id);
+  int64_t waiting_us(uint64_t id) const;  // of this wait; the request waits
   // Removes a request for another reason (cancelled, refused). False: not waiting.
   bool remove(uint64_t id);
+  // Its class by now, after ageing.
+  int effective_class(const WaitingRequest& request) const;
   std::vector<uint64_t> take_expired();  // removes those whose deadline has come
   std::optional<int64_t> next_deadline_us() const;
 
@@ -69,16 +79,20 @@ class AdmissionQueue {
   size_t size() const { return places_.size(); }
   size_t waiting(ipc::Priority priority) const;  // of this class, as the clients asked
 
+  static constexpr int kAgedTurn = 4;
+
  private:
+  // Class, key's last turn, age, id.
+  using Rank = std::tuple<int, uint64_t, int64_t, uint64_t>;
   using Lane = std::deque<WaitingRequest>;  // one key's requests of one class, oldest first
   struct Place {
     int priority = 0;
     std::string client;
-    int64_t deadline_us = 0;
+    int64_t deadline_us = 0, since_us = 0;
     bool is_requeued = false;
   };
 
-  int effective_class(const WaitingRequest& request, int64_t now_us) const;
+  uint64_t last_turn(const std::string& client, int priority) const;
   void insert(WaitingRequest request, bool is_requeued);
   WaitingRequest extract(uint64_t id);
   std::optional<uint64_t> youngest_below(int priority) const;
@@ -92,6 +106,7 @@ class AdmissionQueue {
   std::map<std::string, std::array<uint64_t, kNumPriorities>>
       served_;  // last turn of a key by class
   uint64_t turn_ = 0;
+  int n_since_aged_ = 0;  // turns since a lifted request went ahead of others
 };
 
 }  // namespace tandem

@@ -13,6 +13,7 @@ namespace {
 // Far above what a supervisor has under way (max_batch_size + 2 requests): hit only by a bug on its side.
 constexpr size_t kMaxInbox = 8192;
 constexpr auto kIdleSleep = std::chrono::milliseconds(50);  // a sign of life also when idle
+constexpr auto kFormingSleep = std::chrono::milliseconds(2);  // while a batch forms
 
 struct CancelCommand {
   uint64_t id;
@@ -31,6 +32,12 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const ModelConfig& mo
   s.ageing_us = o.ageing_us;
   s.has_prefix_cache = o.has_prefix_cache;
   s.n_pages = o.n_pages;
+  s.n_swap_pages = o.n_swap_pages;
+  s.target_gap_us = o.target_gap_us;
+  s.batching = o.batching;
+  s.form_us = o.form_us;
+  s.adapts_batch_limit = o.adapts_batch_limit;
+  s.max_cached_pages = o.max_cached_pages;
   for (const KvGroup& group : model.kv_groups) s.windows.push_back(group.window);
   return s;
 }
@@ -130,6 +137,9 @@ bool Engine::turn() {
   m.scheduler.expire(now, &m.events);
   const StepPlan& plan = m.scheduler.schedule(now);
   bool has_step = !plan.items.empty();
+  if (!plan.copies.empty()) {
+    if (Status status = m.backend->copy_pages(plan.copies); !status.ok()) return m.backend_failed(status);
+  }
   if (has_step && !m.run_step(plan)) return false;
   m.publish();
   if (!m.events.empty()) {
@@ -179,11 +189,14 @@ void Engine::Impl::publish() {
   counters.prompt_tokens = c.prompt_tokens;
   counters.generated_tokens = c.generated_tokens;
   counters.preemptions = c.preemptions;
+  counters.swaps = c.swaps;
+  counters.batch_limit = static_cast<uint32_t>(scheduler.batch_limit());
   counters.n_running = static_cast<uint32_t>(scheduler.n_running());
   counters.n_waiting = static_cast<uint32_t>(scheduler.n_waiting());
   counters.pages_used = pool.n_used();
   counters.pages_free = pool.n_free();
   counters.pages_shared = pool.n_shared();
+  counters.pages_swapped = pool.n_swapped();
   if (scheduler.is_idle()) counters.last_batch = 0;
 }
 
@@ -192,7 +205,8 @@ void Engine::run(const std::atomic<bool>& stop) {
   while (!stop.load(std::memory_order_acquire)) {
     if (turn()) continue;
     std::unique_lock lock(m.mutex);
-    m.arrived.wait_for(lock, kIdleSleep, [&] { return !m.inbox.empty() || m.is_woken; });
+    auto sleep = m.scheduler.n_waiting() > 0 ? kFormingSleep : kIdleSleep;
+    m.arrived.wait_for(lock, sleep, [&] { return !m.inbox.empty() || m.is_woken; });
     m.is_woken = false;
   }
 }

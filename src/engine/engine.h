@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine/request.h"
+#include "engine/scheduler.h"
 #include "model/backend.h"
 
 namespace tandem {
@@ -21,9 +22,15 @@ namespace tandem {
 struct EngineOptions {
   int max_batch_size = 32;
   int prefill_chunk_tokens = 256;
+  int64_t target_gap_us = 0;          // between two tokens of a stream, where prompts are computed beside it; 0: any
+  Batching batching = Batching::kContinuous;
+  int64_t form_us = 50'000;           // static batching: wait for a full batch
+  bool adapts_batch_limit = true;     // to the share of pages in use
   int page_size = 16;
   int context_tokens = 0;             // prompt + generated, at most
-  std::vector<int> n_pages;           // per KV group; the backend has reserved as many
+  // Per KV group; the backend has reserved both together, and attends to all of them in place.
+  std::vector<int> n_pages, n_swap_pages;
+  int max_cached_pages = INT32_MAX;   // per KV group, that the prefix cache alone may hold
   bool has_prefix_cache = true;       // reuse the full pages of earlier sequences
   int64_t ageing_us = 5'000'000;      // waiting time that lifts a sequence by one priority class
   // Called on the engine thread when the backend fails; the engine then does nothing more. The worker ends
@@ -32,9 +39,9 @@ struct EngineOptions {
 };
 
 struct EngineCounters {               // read by other threads
-  std::atomic<uint64_t> turns{0}, steps{0}, prompt_tokens{0}, generated_tokens{0}, preemptions{0};
-  std::atomic<uint32_t> n_running{0}, n_waiting{0}, last_batch{0};
-  std::atomic<int64_t> pages_used{0}, pages_free{0}, pages_shared{0};
+  std::atomic<uint64_t> turns{0}, steps{0}, prompt_tokens{0}, generated_tokens{0}, preemptions{0}, swaps{0};
+  std::atomic<uint32_t> n_running{0}, n_waiting{0}, last_batch{0}, batch_limit{0};
+  std::atomic<int64_t> pages_used{0}, pages_free{0}, pages_shared{0}, pages_swapped{0};
   std::atomic<double> prefill_seconds{0}, decode_seconds{0}, sampling_seconds{0};
 };
 

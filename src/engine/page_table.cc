@@ -81,6 +81,105 @@ void PageTable::replace(int group, int i, PageId page) {
   entry = page;
 }
 
+// Entry i becomes `to`, which is held for it. Full pages never change again, so the two stay linked.
+void PageTable::move_page(int group, int i, PageId to, bool is_full, std::vector<PageCopy>* copies) {
+  PageId& entry = tables_[group].pages[i];
+  copies->push_back({group, entry, to});
+  if (is_full) pool_->link(group, entry, to);
+  pool_->release(group, entry);
+  entry = to;
+}
+
+bool PageTable::swap_out(int n_tokens, std::vector<PageCopy>* copies) {
+  int n_entries_kept = pages_for(n_tokens, page_size_), n_full = n_tokens / page_size_;
+  auto is_to_copy = [&](int g, PageId page) {
+    return page >= 0 && !pool_->is_swapped(g, page) && pool_->copy_of(g, page) < 0;
+  };
+  for (int g = 0; g < pool_->n_groups(); ++g) {
+    const std::vector<PageId>& pages = tables_[g].pages;
+    auto end = pages.begin() + std::min<int>(n_entries_kept, n_entries(g));
+    auto n = std::count_if(pages.begin(), end, [&](PageId page) { return is_to_copy(g, page); });
+    if (n > pool_->n_swap_free(g)) return false;
+  }
+  for (int g = 0; g < pool_->n_groups(); ++g) {
+    std::vector<PageId>& pages = tables_[g].pages;
+    for (; static_cast<int>(pages.size()) > n_entries_kept; pages.pop_back()) {
+      if (pages.back() >= 0) pool_->release(g, pages.back());
+    }
+    tables_[g].n_left = std::min(tables_[g].n_left, n_entries(g));
+    for (int i = n_entries(g) - 1; i >= 0; --i) {  // the last first, as clear() does
+      PageId page = pages[i];
+      if (is_to_copy(g, page)) {
+        move_page(g, i, pool_->allocate_swapped(g), i < n_full, copies);
+      } else if (page >= 0 && !pool_->is_swapped(g, page)) {
+        pages[i] = pool_->copy_of(g, page);
+        pool_->share(g, pages[i]);
+        pool_->release(g, page);
+      }
+    }
+  }
+  return true;
+}
+
+bool PageTable::swap_in(int n_tokens, std::vector<PageCopy>* copies) {
+  int n_full = n_tokens / page_size_;
+  bool is_whole = true;
+  for (int g = 0; g < pool_->n_groups(); ++g) {
+    std::vector<PageId>& pages = tables_[g].pages;
+    for (PageId& page : pages) {  // first those that are there: allocating might evict them
+      if (page < 0 || !pool_->is_swapped(g, page)) continue;
+      PageId copy = pool_->copy_of(g, page);
+      if (copy < 0) continue;
+      pool_->share(g, copy);
+      pool_->release(g, page);
+      page = copy;
+    }
+    for (int i = n_entries(g) - 1; i >= 0; --i) {
+      if (pages[i] < 0 || !pool_->is_swapped(g, pages[i])) continue;
+      PageId to = pool_->allocate(g);
+      is_whole = is_whole && to >= 0;
+      if (to < 0) break;
+      move_page(g, i, to, i < n_full, copies);
+    }
+  }
+  return is_whole;
+}
+
+bool PageTable::spill(int group, int n_tokens, std::vector<PageCopy>* copies) {
+  std::vector<PageId>& pages = tables_[group].pages;
+  int n_full = std::min(n_tokens / page_size_, n_entries(group));
+  for (int i = 0; i < n_full; ++i) {
+    if (pages[i] < 0 || pool_->is_swapped(group, pages[i])) continue;
+    if (PageId copy = pool_->copy_of(group, pages[i]); copy >= 0) {
+      pool_->share(group, copy);
+      pool_->release(group, pages[i]);
+      pages[i] = copy;
+      return true;
+    }
+    PageId to = pool_->allocate_swapped(group);
+    if (to >= 0) move_page(group, i, to, true, copies);
+    return to >= 0;
+  }
+  return false;
+}
+
+int PageTable::n_to_swap_in(int group) const {
+  int n = 0;
+  for (PageId page : tables_[group].pages) {
+    if (page < 0 || !pool_->is_swapped(group, page)) continue;
+    PageId copy = pool_->copy_of(group, page);
+    n += copy < 0 || pool_->n_holders(group, copy) == 0;
+  }
+  return n;
+}
+
+void PageTable::take(PageTable* from) {
+  for (size_t g = 0; g < tables_.size(); ++g) {
+    CHECK(tables_[g].pages.empty());
+    std::swap(tables_[g], from->tables_[g]);
+  }
+}
+
 void PageTable::clear() {
   for (size_t g = 0; g < tables_.size(); ++g) {
     std::vector<PageId>& pages = tables_[g].pages;

@@ -29,6 +29,19 @@ class PageTable {
   void adopt(const std::vector<std::vector<PageId>>& pages);
   // Shares `page`, which has the same content, in place of entry i of the group, which it gives back.
   void replace(int group, int i, PageId page);
+  // Moves the pages of [0, n_tokens) to the swap tier and gives back all others; pages whose copy is there
+  // already are only dropped. All or nothing; false: the tier has too few free pages. The copies appended must be
+  // carried out in order, before any page changes again.
+  bool swap_out(int n_tokens, std::vector<PageCopy>* copies);
+  // Brings pages back, the last ones first; false: the device has too few free pages, and the first ones stay
+  // in the swap tier.
+  bool swap_in(int n_tokens, std::vector<PageCopy>* copies);
+  // Moves the first full page of [0, n_tokens) that the device has, of the group, to the swap tier. False: there
+  // is none, or no room.
+  bool spill(int group, int n_tokens, std::vector<PageCopy>* copies);
+  // Device pages that swap_in() must find free; those whose copy somebody holds are shared, not allocated.
+  int n_to_swap_in(int group) const;
+  void take(PageTable* from);  // all its pages; this table must be empty
   void clear();  // the last page first: of a prefix kept for others, the tail is the oldest
 
   const PageId* pages(int group) const { return tables_[group].pages.data(); }
@@ -41,6 +54,8 @@ class PageTable {
     std::vector<PageId> pages;
     int n_left = 0;  // leading entries that left the window
   };
+  void move_page(int group, int i, PageId to, bool is_full, std::vector<PageCopy>* copies);
+
   PagePool* pool_;
   const std::vector<int>* windows_;
   int page_size_;

@@ -86,8 +86,13 @@ void PrefixCache::publish(const Tokens& tokens, int n_tokens, PageTable* pages, 
   std::vector<int32_t> scratch;
   while (chain->n_blocks < n_full) {
     int i = chain->n_blocks;
+    // Pages of the swap tier are not kept: they are there for their sequence alone.
+    auto page_of = [&](int g) {
+      PageId page = pages->pages(g)[i];
+      return page >= 0 && pool_->is_swapped(g, page) ? -1 : page;
+    };
     bool has_page = false;
-    for (int g = 0; g < pool_->n_groups(); ++g) has_page = has_page || pages->pages(g)[i] >= 0;
+    for (int g = 0; g < pool_->n_groups(); ++g) has_page = has_page || page_of(g) >= 0;
     std::span<const int32_t> block = block_at(tokens, i, page_size_, &scratch);
     uint64_t key = key_of(i == 0 ? kSeed : chain->key, block);
     auto it = entries_.find(key);
@@ -96,7 +101,7 @@ void PrefixCache::publish(const Tokens& tokens, int n_tokens, PageTable* pages, 
     if (!is_there && !has_page) return;  // left all windows
     Entry* entry = is_there ? &it->second : insert(key, chain->serial, block);
     for (int g = 0; g < pool_->n_groups(); ++g) {
-      PageId page = pages->pages(g)[i];
+      PageId page = page_of(g);
       if (page < 0 || entry->pages[g] == page) continue;
       if (entry->pages[g] >= 0) {
         pages->replace(g, i, entry->pages[g]);

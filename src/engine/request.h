@@ -25,6 +25,7 @@ struct EngineRequest {
   uint32_t n_prompt_logprobs_known = 0;  // resume: those of positions 1..n are not computed again
   uint32_t max_tokens = 0;            // 0: prompt only
   int priority = 1;                   // 0 high, 1 normal, 2 low
+  int64_t waited_us = 0;              // before it came here: counts for ageing
   int64_t deadline_us = 0;            // 0: none
   std::vector<int32_t> end_tokens;
 };

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace tandem {
 namespace {
@@ -24,9 +25,9 @@ int n_prompt(const Sequence& s) { return static_cast<int>(s.request->request.pro
 int pool_limit(const SchedulerOptions& o) {
   int64_t limit = INT32_MAX;
   for (size_t g = 0; g < o.n_pages.size(); ++g) {
-    int64_t all = int64_t{o.n_pages[g]} * o.page_size;
-    bool grows = peak_pages(o.windows[g], o.page_size, INT32_MAX - o.page_size, o.prefill_chunk_tokens) >
-                 o.n_pages[g];
+    int n_pages = o.n_pages[g] + (o.n_swap_pages.empty() ? 0 : o.n_swap_pages[g]);
+    int64_t all = int64_t{n_pages} * o.page_size;
+    bool grows = peak_pages(o.windows[g], o.page_size, INT32_MAX - o.page_size, o.prefill_chunk_tokens) > n_pages;
     if (grows) limit = std::min(limit, all);
   }
   return static_cast<int>(limit);
@@ -36,16 +37,19 @@ int pool_limit(const SchedulerOptions& o) {
 
 void StepPlan::clear() {
   batch.clear();
-  samples.clear(), items.clear(), draws.clear();
+  samples.clear(), items.clear(), draws.clear(), copies.clear();
+  shape = {};
   n_decode_tokens = n_prefill_tokens = 0;
 }
 
 Scheduler::Scheduler(SchedulerOptions options)
-    : options_(std::move(options)), pool_(options_.n_pages),
+    : options_(std::move(options)), pool_(options_.n_pages, options_.n_swap_pages),
       cache_(&pool_, &options_.windows, options_.page_size) {
   CHECK(options_.windows.size() == options_.n_pages.size());
   CHECK(options_.max_batch_size > 0 && options_.prefill_chunk_tokens > 0 && options_.ageing_us > 0);
   limit_ = std::min(options_.context_tokens, pool_limit(options_));
+  batch_limit_ = options_.max_batch_size;
+  pool_.set_idle_limit(options_.max_cached_pages);
   for (int n : options_.n_pages) seen_.emplace_back(n, 0);
 }
 
@@ -59,7 +63,10 @@ int Scheduler::n_waiting() const {
 
 const StepPlan& Scheduler::schedule(int64_t now_us) {
   ++step_;
+  step_start_us_ = now_us;
+  plan_.clear();
   rank(now_us);
+  adapt_batch_limit(now_us);
   plan_decodes(now_us);
   plan_prompts(now_us);
   build_plan();
@@ -84,12 +91,19 @@ void Scheduler::plan_decodes(int64_t now_us) {
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence* s = running_[i];
     if (!s->is_decoding()) continue;
-    while (s->state == Sequence::State::kRunning && !s->pages.grow(s->n_computed + 1)) preempt_last(now_us);
+    while (s->state == Sequence::State::kRunning && !grow(s, s->n_computed + 1)) {
+      has_overflowed_ = true;
+      preempt_last(now_us);
+    }
     if (s->state == Sequence::State::kRunning) s->planned_tokens = 1;
   }
 }
 
 void Scheduler::plan_prompts(int64_t now_us) {
+  form_batch(now_us);
+  for (Sequence* s : running_) {
+    if (s->planned_tokens > 0) add_to_shape(s->n_computed, 1, true, options_, &plan_.shape);
+  }
   candidates_.clear();
   for (Sequence* s : running_) {
     if (!s->is_decoding()) candidates_.push_back(s);
@@ -103,14 +117,19 @@ void Scheduler::plan_prompts(int64_t now_us) {
   for (Sequence* s : candidates_) {
     if (budget == 0) break;
     if (s->state == Sequence::State::kWaiting) {
+      if (!may_join(*s)) continue;
       // A victim of this step closes admission too: whoever comes after it is less important still.
       is_admitting = is_admitting && s->preempted_in_step != step_ && try_admit(s, now_us);
       if (!is_admitting) continue;
     }
-    int n = chunk_for(*s, budget);
+    // Swapped in, it may have nothing to compute but its next token.
+    bool is_decode = s->is_decoding();
+    int n = is_decode ? 1 : timely_chunk(*s, chunk_for(*s, budget));
+    if (n == 0) break;  // the step's time is used up
     if (!grow_for_chunk(s, &n, now_us)) continue;
     s->planned_tokens = n;
-    budget -= n;
+    add_to_shape(s->n_computed, n, is_decode, options_, &plan_.shape);
+    if (!is_decode) budget -= n;
   }
 }
 
@@ -129,7 +148,7 @@ int Scheduler::chunk_for(const Sequence& s, int budget) const {
 
 // Pages for the chunk: from less important sequences if need be, else a smaller chunk. False: none this step.
 bool Scheduler::grow_for_chunk(Sequence* s, int* n_tokens, int64_t now_us) {
-  while (!s->pages.grow(s->n_computed + *n_tokens)) {
+  while (!grow(s, s->n_computed + *n_tokens)) {
     if (running_.back() != s) {
       preempt_last(now_us);
     } else if (*n_tokens /= 2; *n_tokens == 0) {
@@ -141,14 +160,19 @@ bool Scheduler::grow_for_chunk(Sequence* s, int* n_tokens, int64_t now_us) {
 
 // Admits `s` if there is a place and pages for it, or if preempting strictly lower classes makes them.
 bool Scheduler::try_admit(Sequence* s, int64_t now_us) {
-  PrefixCache::Hit hit = find_cached(*s);
+  PrefixCache::Hit hit;
+  if (!s->is_swapped()) hit = find_cached(*s);
   size_t n_kept = running_.size();
   while (!fits(*s, hit, n_kept)) {
+    if (!lanes_.empty()) {
+      lanes_.pop_back();
+      continue;
+    }
     if (n_kept == 0 || running_[n_kept - 1]->priority_class <= s->priority_class) return false;
     --n_kept;
   }
   while (running_.size() > n_kept) preempt_last(now_us);
-  start_behind(s, hit);
+  if (!s->is_swapped() || !bring_back(s)) start_behind(s, hit);
   std::erase(waiting_, s);
   s->state = Sequence::State::kRunning;
   s->waited_us += now_us - s->waiting_since_us;
@@ -160,14 +184,19 @@ bool Scheduler::try_admit(Sequence* s, int64_t now_us) {
 bool Scheduler::fits(const Sequence& s, const PrefixCache::Hit& hit, size_t n_kept) {
   int n_places = places(s);
   for (size_t i = 0; i < n_kept; ++i) n_places += places(*running_[i]);
-  if (n_places > options_.max_batch_size && n_kept > 0) return false;
+  if (n_places > batch_limit_ && n_kept > 0) return false;
   int n_forks = n_kept == 0 ? 0 : places(s) - 1;  // alone it must fit, its forks need not
   for (int g = 0; g < pool_.n_groups(); ++g) {
     int available = pool_.n_free(g) + pages_freed(g, n_kept);
     for (size_t i = 0; i < n_kept; ++i) available -= pages_promised(*running_[i], g);
     // Pages of the hit that somebody holds are not free, but need not be.
     if (n_kept == running_.size()) available += pages_held(hit, g);
-    if (available < pages_needed(s, g, n_forks)) return false;
+    int n_needed = pages_needed(s, g, n_forks);
+    // Copies of its swapped pages that somebody holds need no room. Alone it may exceed the device.
+    bool shares = s.is_swapped() && n_kept == running_.size() && options_.windows[g] == 0;
+    if (shares) n_needed -= s.pages.n_held(g) - s.pages.n_to_swap_in(g);
+    if (n_kept == 0) n_needed = std::min(n_needed, pool_.n_pages(g));
+    if (available < n_needed) return false;
   }
   return true;
 }
@@ -182,7 +211,7 @@ int Scheduler::pages_freed(int group, size_t n_kept) {
       const PageTable& pages = running_[i]->pages;
       for (int e = 0; e < pages.n_entries(group); ++e) {
         PageId page = pages.pages(group)[e];
-        if (page < 0) continue;
+        if (page < 0 || pool_.is_swapped(group, page)) continue;
         if (pass == 1) {
           seen[page] = 0;
         } else if (++seen[page] == pool_.n_holders(group, page)) {
@@ -214,17 +243,25 @@ int Scheduler::places(const Sequence& s) const {
 
 void Scheduler::preempt_last(int64_t now_us) {
   Sequence* s = running_.back();
-  s->pages.clear();
-  s->n_computed = 0;
+  if (s->n_computed > 0 && s->pages.swap_out(s->n_computed, &plan_.copies)) {
+    ++counters_.swaps;
+  } else {
+    s->pages.clear();
+    s->n_computed = 0;
+    ++counters_.preemptions;
+  }
   s->published = {};
   s->planned_tokens = 0;
   s->preempted_in_step = step_;
   wait(s, now_us);
-  ++counters_.preemptions;
+  log_debug("sequence preempted", {{"request", s->request->request.id},
+                                   {"kind", s->n_computed > 0 ? "swap" : "recompute"},
+                                   {"reason", "pages or places for more important ones"},
+                                   {"pages_free", pool_.n_free()}});
 }
 
 void Scheduler::build_plan() {
-  plan_.clear();
+  plan_.shape = {};
   for (bool decodes : {true, false}) {
     for (Sequence* s : running_) {
       if (s->planned_tokens > 0 && s->is_decoding() == decodes) add_item(s);
@@ -232,6 +269,7 @@ void Scheduler::build_plan() {
     (decodes ? plan_.n_decode_tokens : plan_.n_prefill_tokens) =
         static_cast<int>(plan_.batch.tokens.size()) - (decodes ? 0 : plan_.n_decode_tokens);
   }
+  if (!lanes_.empty()) add_lanes();
 }
 
 void Scheduler::add_item(Sequence* s) {
@@ -240,6 +278,7 @@ void Scheduler::add_item(Sequence* s) {
   item.first_token = static_cast<int>(plan_.batch.tokens.size());
   item.n_tokens = s->planned_tokens;
   item.is_decode = s->is_decoding();
+  add_to_shape(item.first_pos, item.n_tokens, item.is_decode, options_, &plan_.shape);
   for (int g = 0; g < pool_.n_groups(); ++g) item.page_tables.push_back(s->pages.pages(g));
   for (int i = 0; i < item.n_tokens; ++i) plan_.batch.tokens.push_back(s->token_at(item.first_pos + i));
   int first_sample = static_cast<int>(plan_.samples.size());

@@ -2,12 +2,20 @@
 //
 // DESIGN. Sequences are ordered by (class after ageing, arrival, choice). A step takes one token of every
 // decoding sequence, then chunks of prompts in that order until the budget is used, so a long prompt delays its
-// neighbours by one chunk at most. A waiting sequence is admitted when there is a place in the batch and its
+// neighbours by one chunk at most; the chunk is cut so that the step, as StepCost predicts it, keeps the time that
+// a stream may wait. A waiting sequence is admitted when there is a place in the batch and its
 // whole prompt fits the free pages, less what was promised to those admitted before; the first one that does
 // not fit closes admission for the step, so that small ones never pass a large one for ever. Where a decode
-// finds no page, the last sequence of the order gives up its pages and computes them again later (the numbers
-// are the same by the invariance rule; tokens are never drawn twice). A waiting sequence may also push out
+// finds no page, the last sequence of the order gives up its pages: to the swap tier, from where they come back
+// when it is admitted again, or, where that is full, to be computed again later (the numbers are the same by the
+// invariance rule; tokens are never drawn twice). A sequence that is alone and larger than the device moves its
+// first pages to the swap tier and reads them there. A waiting sequence may also push out
 // running ones of a strictly lower class. Ageing lifts whoever waits, so everybody runs in the end.
+// While more than kHighUsage of the pages are held, the batch limit shrinks, and grows again slowly below it:
+// running sequences grow into the rest instead of pushing each other out.
+// Other ways of batching exist for comparison: `dynamic`, a batch of all who wait begins when the last has ended;
+// `static`, it also waits until it is full or the first has waited form_us; with padding, its ended lanes are
+// computed on until all have ended.
 // A sequence ends by length at a bound that depends on the model and the pool alone, never on the load.
 // Choices of one request: the first computes the prompt, the others fork its pages.
 // With the prefix cache, whoever is admitted starts behind the full pages that the cache has for its tokens; the
@@ -20,19 +28,28 @@
 #include <vector>
 
 #include "engine/sequence.h"
+#include "engine/step_cost.h"
 #include "model/model_config.h"
 
 namespace tandem {
 
+enum class Batching : uint8_t { kContinuous, kDynamic, kStatic, kStaticPadded };
+
 struct SchedulerOptions {
   int max_batch_size = 32;
-  int prefill_chunk_tokens = 256;
+  int prefill_chunk_tokens = 256;        // at most; less beside running streams
+  int64_t target_gap_us = 0;             // between two tokens of a stream; 0: chunks are not cut
+  Batching batching = Batching::kContinuous;
+  int64_t form_us = 50'000;              // static batching: wait for a full batch
+  bool adapts_batch_limit = true;
+  int max_cached_pages = INT32_MAX;      // per group, held by the prefix cache alone
   int page_size = 16;
   int context_tokens = 0;
   int64_t ageing_us = 5'000'000;
   bool has_prefix_cache = true;
   std::vector<int> windows;   // per KV group, 0: full attention
-  std::vector<int> n_pages;   // per KV group
+  std::vector<int> n_pages;   // per KV group, of the device
+  std::vector<int> n_swap_pages;  // per KV group, of the swap tier, numbered behind them; empty: none
 };
 
 // What one step does: the batch for the backend, the draws for the sampler, and whose they are.
@@ -49,6 +66,9 @@ struct StepPlan {
     int prompt_position;        // > 0: log-probability of that token of the prompt; 0: the next token
   };
   std::vector<Draw> draws;      // as samples
+  std::vector<PageCopy> copies; // between the tiers: to be carried out in order, before the forward; also when
+                                // the plan has no items
+  StepShape shape;              // what the step costs
   int n_decode_tokens = 0, n_prefill_tokens = 0;
   void clear();
 };
@@ -56,7 +76,8 @@ struct StepPlan {
 struct SchedulerCounters {
   uint64_t prompt_tokens = 0;     // computed for the first time; recomputation does not count
   uint64_t generated_tokens = 0;
-  uint64_t preemptions = 0;
+  uint64_t preemptions = 0;       // computed again later
+  uint64_t swaps = 0;             // preempted to the swap tier
 };
 
 // Confined to the engine thread.
@@ -72,7 +93,8 @@ class Scheduler {
   void expire(int64_t now_us, EngineEvents* events);  // ends what is past its deadline
 
   // Decides the next step; no items: nothing to do. Valid until commit(), which must follow a forward and
-  // sample of a plan with items. Pages change hands here, tokens do not.
+  // sample of a plan with items. Pages change hands here, tokens do not. Batch items behind those of `items` are
+  // ended lanes that static batching with padding computes on.
   const StepPlan& schedule(int64_t now_us);
   // Accounts the step. `results` as plan.samples. `copies` must be carried out before the next forward.
   void commit(std::span<const SampleResult> results, int64_t now_us, EngineEvents* events,
@@ -84,6 +106,8 @@ class Scheduler {
   int max_tokens_per_sequence() const { return limit_; }
   const PagePool& pool() const { return pool_; }
   const SchedulerCounters& counters() const { return counters_; }
+  const StepCost& step_cost() const { return step_cost_; }
+  int batch_limit() const { return batch_limit_; }
 
  private:
   // scheduler.cc: deciding
@@ -99,11 +123,28 @@ class Scheduler {
   int pages_promised(const Sequence& s, int group) const;
   int places(const Sequence& s) const;
   void preempt_last(int64_t now_us);
+  void adapt_batch_limit(int64_t now_us);
   void build_plan();
   void add_item(Sequence* s);
   void add_draws(Sequence* s, int first_pos, int first_token);
 
+  // scheduler_pace.cc: how long a step may take, and who may join the batch
+  int timely_chunk(const Sequence& s, int n_tokens) const;
+  static void add_to_shape(int first_pos, int n_tokens, bool is_decode, const SchedulerOptions& options,
+                           StepShape* shape);
+  void form_batch(int64_t now_us);
+  bool may_join(const Sequence& s) const;
+  void keep_lane(Sequence* s);
+  void add_lanes();
+
+  // scheduler_swap.cc: the swap tier
+  bool grow(Sequence* s, int n_tokens);
+  bool spill(Sequence* s, int n_tokens);
+  bool drop_swapped();
+  bool bring_back(Sequence* s);
+
   // scheduler_prefix.cc: the prefix cache
+  PrefixCache::Hit sibling_hit(const Sequence& s, int n_tokens) const;
   PrefixCache::Hit find_cached(const Sequence& s) const;
   void start_behind(Sequence* s, const PrefixCache::Hit& hit);
   int pages_held(const PrefixCache::Hit& hit, int group) const;
@@ -135,6 +176,18 @@ class Scheduler {
   std::vector<uint64_t> finished_;
   StepPlan plan_;
   SchedulerCounters counters_;
+  StepCost step_cost_;
+  int64_t step_start_us_ = 0;
+  int batch_limit_ = 0;
+  int64_t limit_changed_us_ = 0;
+  bool has_overflowed_ = false;      // a decode found no page since the last schedule()
+  uint64_t batch_ = 0;               // number of the batch in progress, or of the last one
+  struct Lane {                      // of a sequence that has ended
+    std::unique_ptr<PageTable> pages;
+    int pos;
+    int32_t token;
+  };
+  std::vector<Lane> lanes_;
 };
 
 }  // namespace tandem

@@ -34,6 +34,7 @@ void Scheduler::add(EngineRequest request, int64_t now_us, EngineEvents* events)
   for (EngineRequest::Choice& choice : r.choices) {
     auto s = std::make_unique<Sequence>(&state, &pool_, &options_.windows, options_.page_size);
     s->choice = choice.choice;
+    s->waited_us = r.waited_us;
     s->generated = std::move(choice.generated);
     s->state = Sequence::State::kForking;
     state.forking.push_back(s.get());
@@ -88,6 +89,7 @@ void Scheduler::expire(int64_t now_us, EngineEvents* events) {
 void Scheduler::commit(std::span<const SampleResult> results, int64_t now_us, EngineEvents* events,
                        std::vector<PageCopy>* copies) {
   CHECK(results.size() == plan_.samples.size());
+  step_cost_.observe(plan_.shape, static_cast<double>(now_us - step_start_us_));
   for (size_t i = 0; i < plan_.items.size(); ++i) {
     const StepPlan::Item& item = plan_.items[i];
     Sequence* s = item.sequence;
@@ -138,8 +140,10 @@ void Scheduler::fork_waiting_choices(RequestState* request, int64_t now_us, std:
       s->published = request->leader->published;
       s->state = Sequence::State::kRunning;
       s->waited_us = request->leader->waited_us;
+      s->batch = request->leader->batch;
       running_.push_back(s);
     } else {
+      s->batch = request->leader->batch;
       wait(s, now_us);
       ++counters_.preemptions;
     }
@@ -177,6 +181,7 @@ void Scheduler::take_token(Sequence* s, const SampleResult& result, EngineEvents
   }
   bool is_end = std::find(r.end_tokens.begin(), r.end_tokens.end(), result.token) != r.end_tokens.end();
   if (is_end && !r.sampling.ignore_eos) {
+    keep_lane(s);
     end(s, SequenceEnd::kEndToken, "", events);
     return;
   }
@@ -191,7 +196,9 @@ void Scheduler::take_token(Sequence* s, const SampleResult& result, EngineEvents
   ++counters_.generated_tokens;
   event.end = length_end(*s);
   events->tokens.push_back(std::move(event));
-  if (events->tokens.back().end != SequenceEnd::kNone) retire(s);
+  if (events->tokens.back().end == SequenceEnd::kNone) return;
+  keep_lane(s);
+  retire(s);
 }
 
 SequenceEnd Scheduler::length_end(const Sequence& s) const {
@@ -244,6 +251,7 @@ void Scheduler::wait(Sequence* s, int64_t now_us) {
 void Scheduler::forget_finished() {
   for (uint64_t id : finished_) requests_.erase(id);
   finished_.clear();
+  if (requests_.empty()) lanes_.clear();
 }
 
 }  // namespace tandem

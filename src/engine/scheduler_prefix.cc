@@ -8,12 +8,37 @@ namespace tandem {
 
 PrefixCache::Hit Scheduler::find_cached(const Sequence& s) const {
   const RequestState& r = *s.request;
-  if (!options_.has_prefix_cache || r.request.prompt_logprobs) return {};
+  if (r.request.prompt_logprobs) return {};
   int n_prompt = static_cast<int>(r.request.prompt.size());
   // Forks start where the prompt ends, and its end is reported once: both need a chunk that ends
   // there.
   bool is_prompt_over = r.n_prompt_reported == n_prompt && r.forking.empty();
-  return cache_.find(s.tokens(), (is_prompt_over ? s.n_tokens() : n_prompt) - 1);
+  int n_tokens = (is_prompt_over ? s.n_tokens() : n_prompt) - 1;
+  if (!options_.has_prefix_cache) return sibling_hit(s, std::min(n_tokens, n_prompt));
+  return cache_.find(s.tokens(), n_tokens);
+}
+
+// Without the cache: the full pages of the prompt, from another choice that runs, so that a choice that lost its
+// pages shares them again.
+PrefixCache::Hit Scheduler::sibling_hit(const Sequence& s, int n_tokens) const {
+  int n_blocks = n_tokens / options_.page_size;
+  for (const auto& other : s.request->sequences) {
+    if (other.get() == &s || other->state != Sequence::State::kRunning) continue;
+    if (other->n_computed < n_blocks * options_.page_size) continue;
+    PrefixCache::Hit hit;
+    bool is_whole = n_blocks > 0;
+    for (int g = 0; g < pool_.n_groups(); ++g) {
+      std::vector<PageId>& pages = hit.pages.emplace_back(n_blocks, -1);
+      int first = first_visible_page(options_.windows[g], options_.page_size, n_blocks * options_.page_size);
+      for (int i = first; i < n_blocks; ++i) {
+        pages[i] = other->pages.pages(g)[i];
+        is_whole = is_whole && pages[i] >= 0;
+      }
+    }
+    hit.chain.n_blocks = n_blocks;
+    if (is_whole) return hit;
+  }
+  return {};
 }
 
 void Scheduler::start_behind(Sequence* s, const PrefixCache::Hit& hit) {

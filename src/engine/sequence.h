@@ -19,7 +19,7 @@ struct Sequence {
       : request(owner), pages(pool, windows, page_size) {}
 
   enum class State : uint8_t {
-    kWaiting,   // for a place in the batch; holds no pages
+    kWaiting,   // for a place in the batch; holds no pages, or some of the swap tier if swapped out
     kRunning,   // in the batch: its prompt is being computed, or it decodes
     kForking,   // will fork from the request's leader when that has computed the prompt; holds no pages
     kEnded,
@@ -33,11 +33,13 @@ struct Sequence {
   PrefixCache::Chain published;   // of [0, n_computed): its full blocks, in the prefix cache or adopted from it
   int64_t waiting_since_us = 0;   // while kWaiting
   int64_t waited_us = 0;          // earlier waits together
+  uint64_t batch = 0;             // number of the batch it belongs to, unless batching is continuous
   // Of the schedule() in progress:
   int priority_class = 0;         // priority after ageing
   int planned_tokens = 0;         // in this step; 0: none
   uint64_t preempted_in_step = 0; // the last step that preempted it
 
+  bool is_swapped() const { return state == State::kWaiting && n_computed > 0; }
   int n_tokens() const;           // prompt and generated
   int32_t token_at(int pos) const;
   PrefixCache::Tokens tokens() const;

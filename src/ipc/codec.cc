@@ -41,7 +41,7 @@ auto fields_of(M& m) { return std::tie(m.choice, m.generated, m.bytes_released);
 template <Is<Submit> M>
 auto fields_of(M& m) {
   return std::tie(m.id, m.prompt, m.choices, m.sampling, m.stop, m.max_tokens, m.prompt_logprobs,
-                  m.n_prompt_logprobs_known, m.priority, m.deadline_us);
+                  m.n_prompt_logprobs_known, m.priority, m.waited_us, m.deadline_us);
 }
 template <Is<Cancel> M>
 auto fields_of(M& m) { return std::tie(m.id, m.reason); }
@@ -59,7 +59,7 @@ template <Is<ModelInfo> M>
 auto fields_of(M& m) {
   return std::tie(m.name, m.architecture, m.quantization, m.device, m.isa, m.n_parameters, m.file_bytes,
                   m.context_tokens, m.vocab_size, m.n_layers, m.has_chat_template, m.chat_template_error,
-                  m.pool_tokens, m.kv_bytes_per_token, m.kv_pool_bytes, m.weight_bytes, m.max_batch_size);
+                  m.pool_tokens, m.kv_bytes_per_token, m.kv_pool_bytes, m.swap_pool_bytes, m.weight_bytes, m.max_batch_size);
 }
 template <Is<Ready> M>
 auto fields_of(M& m) { return std::tie(m.model); }
@@ -81,8 +81,8 @@ template <Is<PromptProgress> M>
 auto fields_of(M& m) { return std::tie(m.id, m.n_done, m.n_total, m.n_cached); }
 template <Is<Heartbeat> M>
 auto fields_of(M& m) {
-  return std::tie(m.engine_turns, m.steps, m.prompt_tokens, m.generated_tokens, m.preemptions, m.n_running,
-                  m.n_waiting, m.pages_used, m.pages_free, m.pages_shared, m.prefill_seconds,
+  return std::tie(m.engine_turns, m.steps, m.prompt_tokens, m.generated_tokens, m.preemptions, m.swaps, m.n_running,
+                  m.n_waiting, m.pages_used, m.pages_free, m.pages_shared, m.pages_swapped, m.batch_limit, m.prefill_seconds,
                   m.decode_seconds, m.sampling_seconds, m.last_batch);
 }
 

@@ -87,6 +87,7 @@ struct Submit {
   bool prompt_logprobs = false;         // echo with logprobs
   uint32_t n_prompt_logprobs_known = 0; // resume: the supervisor has the entries of positions 0..n-1
   Priority priority = Priority::kNormal;
+  int64_t waited_us = 0;                // in tandemd's queue, all dispatches together: counts for ageing
   int64_t deadline_us = 0;              // monotonic; the same clock in both processes; 0 = none
 };
 struct Cancel {
@@ -124,7 +125,7 @@ struct ModelInfo {
   std::string chat_template_error;  // why chat is refused, if it is
   int64_t pool_tokens = 0;       // tokens that fit the KV pool for one sequence
   int64_t kv_bytes_per_token = 0;
-  int64_t kv_pool_bytes = 0;
+  int64_t kv_pool_bytes = 0, swap_pool_bytes = 0;
   int64_t weight_bytes = 0;
   int32_t max_batch_size = 0;
 };
@@ -181,9 +182,11 @@ struct Heartbeat {
   uint64_t engine_turns = 0;        // turns of the engine loop, also when idle
   uint64_t steps = 0;               // model steps done: progress
   uint64_t prompt_tokens = 0, generated_tokens = 0;  // since start
-  uint64_t preemptions = 0;
+  uint64_t preemptions = 0, swaps = 0;     // sequences computed again, sequences moved to the swap tier
   uint32_t n_running = 0, n_waiting = 0;   // sequences
   int64_t pages_used = 0, pages_free = 0, pages_shared = 0;  // all groups together
+  int64_t pages_swapped = 0;               // held in the swap tier, not among the used
+  uint32_t batch_limit = 0;
   double prefill_seconds = 0, decode_seconds = 0, sampling_seconds = 0;
   uint32_t last_batch = 0;
 };

@@ -13,6 +13,7 @@ void set_gauges(const ipc::Heartbeat& h, Metrics* metrics) {
   metrics->set(Metric::kKvPages, used, {"used"});
   metrics->set(Metric::kKvPages, free, {"free"});
   metrics->set(Metric::kKvPages, static_cast<double>(h.pages_shared), {"shared"});
+  metrics->set(Metric::kKvPages, static_cast<double>(h.pages_swapped), {"swapped"});
   metrics->set(Metric::kKvCacheUsage, used + free > 0 ? used / (used + free) : 0);
   metrics->set(Metric::kBatchSize, h.n_running > 0 ? h.last_batch : 0);
 }
@@ -23,6 +24,7 @@ void WorkerCounters::on_heartbeat(const ipc::Heartbeat& now) {
   set_gauges(now, metrics_);
   metrics_->add(Metric::kPreemptions, static_cast<double>(rise(last_.preemptions, now.preemptions)),
                 {"recompute"});
+  metrics_->add(Metric::kPreemptions, static_cast<double>(rise(last_.swaps, now.swaps)), {"swap"});
   // Single steps aren't reported: their mean stands for each of them, so that count and sum are
   // exact.
   uint64_t steps = std::min<uint64_t>(rise(last_.steps, now.steps), 100'000);

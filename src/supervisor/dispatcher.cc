@@ -87,7 +87,8 @@ std::optional<ApiError> Dispatcher::refusal(const api::GenerateRequest& request)
 }
 
 WaitingRequest Dispatcher::waiting_entry(const Request& r) const {
-  return {r.id, r.in.priority, r.in.client, r.in.received_us, r.in.deadline_us};
+  return {r.id,          r.in.priority, r.in.client,      r.in.received_us,
+          r.in.deadline_us, r.waited_us,   clock_->now_us()};
 }
 
 std::optional<ApiError> Dispatcher::accept(api::GenerateRequest in,
@@ -148,6 +149,7 @@ void Dispatcher::drop_call(const WorkerCall* call) {
 void Dispatcher::turn() {
   int64_t now = clock_->now_us();
   check_deadlines(now);
+  retry_after_.set_busy(!requests_.empty());
   if (now >= next_check_us_) {
     next_check_us_ = now + kCheckUs;
     cut_slow_readers(now);
@@ -185,38 +187,59 @@ void Dispatcher::dispatch_calls() {
   }
 }
 
+// Batches that nobody joins need the whole next one at hand when they end.
+size_t Dispatcher::places_at_worker() const {
+  auto batch = static_cast<size_t>(std::max(1, keeper_->model()->max_batch_size));
+  return config_.batch_batching == "continuous" ? batch + kExtraSequences : 2 * batch;
+}
+
 void Dispatcher::dispatch_requests() {
   if (keeper_->state() != WorkerState::kReady) return;
-  size_t limit =
-      static_cast<size_t>(std::max(1, keeper_->model()->max_batch_size)) + kExtraSequences;
+  gate_.set_limit(places_at_worker());
   while (auto id = queue_.next([&](uint64_t i) { return quarantine_.may_dispatch(i); })) {
     Request* r = requests_.at(*id).get();
     // What comes first waits for its room: letting smaller ones past would starve a request of many
     // choices.
-    if (n_sequences_ > 0 && n_sequences_ + r->n_unfinished() > limit) return;
-    if (!dispatch(r)) return;
+    DispatchGate::Decision d = gate_.ask(static_cast<int>(r->in.priority), r->n_unfinished());
+    if (d.verdict == DispatchGate::Verdict::kWait) return;
+    if (d.verdict == DispatchGate::Verdict::kRecall) recall(requests_.at(d.recall).get());
+    else if (!dispatch(r)) return;
   }
 }
 
 bool Dispatcher::dispatch(Request* r) {
   keeper_->note_dispatch();
   r->wire_id = next_wire_id_++;
-  if (!keeper_->send(make_submit(*r))) {  // its worker is dying: stays where it is
+  ipc::Submit submit = make_submit(*r);
+  submit.waited_us = r->waited_us + queue_.waiting_us(r->id);
+  if (!keeper_->send(submit)) {  // its worker is dying: stays where it is
     r->wire_id = 0;
     return false;
   }
-  queue_.take(r->id);
+  WaitingRequest taken = queue_.take(r->id);
+  r->waited_us = taken.waited_us;
   by_wire_[r->wire_id] = r->id;
-  if (r->n_dispatches++ > 0) metrics_->add(Metric::kResumes, 1);
+  if (r->n_dispatches++ > 0 && !r->is_recalled) metrics_->add(Metric::kResumes, 1);
+  r->is_recalled = false;
   if (r->dispatched_us == 0) r->dispatched_us = clock_->now_us();
   r->worker_generation = keeper_->generation();
   ++n_at_worker_;
-  n_sequences_ += r->n_unfinished();
+  gate_.on_dispatch(r->id, queue_.effective_class(taken), r->n_unfinished());
   quarantine_.on_dispatch(r->id);
   log_debug("request dispatched", {{"request_id", r->in.id},
                                    {"generation", r->worker_generation},
                                    {"tokens_so_far", r->completion_tokens()}});
   return true;
+}
+
+// Makes room for a higher class: it goes on later, from its tokens so far.
+void Dispatcher::recall(Request* r) {
+  log_debug("request recalled", {{"request_id", r->in.id}, {"tokens_so_far", r->completion_tokens()}});
+  leave_worker(r, FinishReason::kCancelled);
+  quarantine_.on_recall(r->id);
+  r->is_recalled = true;
+  metrics_->add(Metric::kPreemptions, 1, {"dispatch"});
+  queue_.requeue(waiting_entry(*r));
 }
 
 // --- what the worker says ---
@@ -281,7 +304,7 @@ void Dispatcher::on_token(ipc::TokenEvent event) {
   size_t n_unfinished = r->n_unfinished();
   auto effect = apply_token_event(r, std::move(event), clock_->now_us());
   if (!effect.ok()) return keeper_->protocol_fault(effect.status().message());
-  n_sequences_ -= n_unfinished - r->n_unfinished();
+  gate_.on_choice_end(r->id, n_unfinished - r->n_unfinished());
   observe(r, *effect);
   if (effect->is_late_deadline) return end_by_deadline(r);
   if (effect->abnormal != FinishReason::kNone) return end_abnormally(r, effect->abnormal, error);
@@ -316,10 +339,11 @@ bool Dispatcher::deliver(Request* r, StreamEvent event) {
 void Dispatcher::on_worker_end(const WorkerEnd& end) {
   std::vector<uint64_t> convicted = quarantine_.on_worker_end(end.is_own_fault);
   by_wire_.clear();
-  n_at_worker_ = n_sequences_ = n_calls_at_worker_ = 0;
+  n_at_worker_ = n_calls_at_worker_ = 0;
   for (auto& [id, r] : requests_) {
     if (r->wire_id == 0) continue;
     r->wire_id = 0;
+    gate_.on_leave(id);
     queue_.requeue(waiting_entry(*r));
   }
   for (auto& [id, call] : calls_) call->is_at_worker = false;

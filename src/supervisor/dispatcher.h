@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "admission/admission_queue.h"
+#include "admission/dispatch_gate.h"
 #include "admission/retry_after.h"
 #include "api/service.h"
 #include "base/clock.h"
@@ -62,6 +63,8 @@ class Dispatcher {
   void dispatch_calls();
   void dispatch_requests();
   bool dispatch(Request* request);
+  void recall(Request* request);
+  size_t places_at_worker() const;
   void on_token(ipc::TokenEvent event);
   void on_prompt_progress(const ipc::PromptProgress& progress);
   void on_prompt_logprobs(ipc::PromptLogprobs message);
@@ -87,13 +90,14 @@ class Dispatcher {
   const Clock* clock_;
   WorkerKeeper* keeper_ = nullptr;
   AdmissionQueue queue_;
+  DispatchGate gate_;
   RetryAfter retry_after_;
   Quarantine quarantine_;
   std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;
   std::unordered_map<uint64_t, uint64_t> by_wire_;         // wire id -> request id
   std::map<uint64_t, std::shared_ptr<WorkerCall>> calls_;  // in order of arrival
   uint64_t next_id_ = 1, next_wire_id_ = 1;
-  size_t n_at_worker_ = 0, n_sequences_ = 0, n_calls_at_worker_ = 0;
+  size_t n_at_worker_ = 0, n_calls_at_worker_ = 0;
   std::string model_name_;
   int64_t next_check_us_ = 0;
   bool is_draining_ = false;

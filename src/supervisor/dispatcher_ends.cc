@@ -95,7 +95,7 @@ void Dispatcher::leave_worker(Request* r, FinishReason reason) {
   by_wire_.erase(r->wire_id);
   r->wire_id = 0;
   --n_at_worker_;
-  n_sequences_ -= r->n_unfinished();
+  gate_.on_leave(r->id);
 }
 
 void Dispatcher::finish(Request* r, const std::string& outcome, const ApiError* error) {

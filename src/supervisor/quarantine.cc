@@ -20,6 +20,10 @@ void Quarantine::on_progress(uint64_t item, bool is_new) {
   i.charges = i.stalls = 0;
 }
 
+void Quarantine::on_recall(uint64_t item) {
+  if (auto it = items_.find(item); it != items_.end()) it->second.is_at_worker = false;
+}
+
 void Quarantine::on_end(uint64_t item) { items_.erase(item); }
 
 // Returns whether the item is convicted.

@@ -25,6 +25,7 @@ class Quarantine {
   void on_dispatch(uint64_t item);
   // The worker did something for the item; `is_new`: further than ever before, not a replay.
   void on_progress(uint64_t item, bool is_new);
+  void on_recall(uint64_t item);  // taken back from the worker, to be dispatched again
   void on_end(uint64_t item);  // finished, cancelled, refused: forgotten
   // The worker is gone. Returns the items convicted (at most one); all others may be dispatched
   // again.

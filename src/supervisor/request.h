@@ -39,6 +39,8 @@ struct Request {
   uint32_t n_prompt_done = 0;      // furthest prompt position ever reached
   uint32_t n_cached = 0;           // prefix-cache hit of the first dispatch
   int n_dispatches = 0;
+  int64_t waited_us = 0;           // in the queue, up to the latest dispatch
+  bool is_recalled = false;        // waits because a higher class took its place at the worker
   uint64_t worker_generation = 0;  // of the latest dispatch
   int64_t received_utc_us = 0, dispatched_us = 0, prompt_done_us = 0,
           first_token_us = 0;  // 0: not yet

@@ -53,12 +53,16 @@ void write_kv(JsonWriter& out, const StatusView& view) {
   if (view.model) {
     field(out, "bytes_per_token", view.model->kv_bytes_per_token);
     field(out, "pool_bytes", view.model->kv_pool_bytes);
+    field(out, "swap_pool_bytes", view.model->swap_pool_bytes);
     field(out, "pool_tokens", view.model->pool_tokens);
   }
   field(out, "pages_used", view.heartbeat.pages_used);
   field(out, "pages_free", view.heartbeat.pages_free);
   field(out, "pages_shared", view.heartbeat.pages_shared);
+  field(out, "pages_swapped", view.heartbeat.pages_swapped);
   field(out, "preemptions", static_cast<int64_t>(view.heartbeat.preemptions));
+  field(out, "swaps", static_cast<int64_t>(view.heartbeat.swaps));
+  field(out, "batch_limit", view.heartbeat.batch_limit);
   out.end_object();
 }
 

@@ -24,6 +24,23 @@ int64_t bytes_of(const KvBudgetInput& in, int64_t n_full) {
   return bytes;
 }
 
+// The most blocks, from `low` on (which fits), that `budget` pays for.
+int64_t blocks_for(const KvBudgetInput& in, int64_t low, int64_t high, int64_t budget) {
+  while (low < high) {
+    int64_t middle = low + (high - low + 1) / 2;
+    if (bytes_of(in, middle) <= budget) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+// Bookkeeping of a cached block: its tokens, page numbers, and the map's node.
+int64_t cached_block_bytes(const KvBudgetInput& in) {
+  int64_t bytes = 160 + in.page_size * 4;
+  for (const KvGroupSize& g : in.groups) bytes += g.page_bytes + 4 + 8;
+  return bytes;
+}
+
 }  // namespace
 
 Result<KvBudget> plan_kv_budget(const KvBudgetInput& in) {
@@ -45,15 +62,21 @@ Result<KvBudget> plan_kv_budget(const KvBudgetInput& in) {
                      std::to_string(bytes_of(in, least)) +
                      "; set cache.kv_pool_bytes higher or lower batch.prefill_chunk_tokens");
   }
-  int64_t low = least, high = most;  // the most pages that the budget pays for
-  while (low < high) {
-    int64_t middle = low + (high - low + 1) / 2;
-    if (bytes_of(in, middle) <= budget) low = middle;
-    else high = middle - 1;
-  }
+  int64_t n_blocks = blocks_for(in, least, most, budget);
   KvBudget plan;
-  for (const KvGroupSize& g : in.groups) plan.n_pages.push_back(static_cast<int>(group_pages(in, g, low)));
-  plan.total_bytes = bytes_of(in, low);
+  int64_t n_swap_blocks = blocks_for(in, 0, most, in.swap_bytes);
+  if (in.swap_bytes > 0 && n_swap_blocks == 0) {
+    return exhausted("cache.swap_pool_bytes is " + std::to_string(in.swap_bytes) + ", one page of each kind takes " +
+                     std::to_string(bytes_of(in, 1)) + "; set it higher, or to 0 for no swap pool");
+  }
+  for (const KvGroupSize& g : in.groups) {
+    plan.n_pages.push_back(static_cast<int>(group_pages(in, g, n_blocks)));
+    plan.n_swap_pages.push_back(static_cast<int>(group_pages(in, g, n_swap_blocks)));
+  }
+  plan.total_bytes = bytes_of(in, n_blocks);
+  plan.swap_bytes = bytes_of(in, n_swap_blocks);
+  if (in.prefix_bytes > 0)
+    plan.max_cached_pages = static_cast<int>(std::min<int64_t>(in.prefix_bytes / cached_block_bytes(in), INT32_MAX));
   return plan;
 }
 

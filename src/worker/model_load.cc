@@ -83,6 +83,7 @@ Status load_backend(const ModelConfig& config, const Config& settings, const Hos
   options.n_threads = settings.cpu_threads > 0 ? static_cast<int>(settings.cpu_threads) : host.cpu.n_usable_cores;
   options.float_activations = settings.cpu_activations == "f32";
   options.page_size = static_cast<int>(settings.cache_page_size_tokens);
+  options.kv_type = settings.cache_element_type == "q8_0" ? KvType::kQ8_0 : KvType::kF16;
   options.touch_pools_later = true;
   options.pack_cache = model->pack_cache.get();
   options.on_progress = [&](float fraction) { progress("repacking weights", fraction); };
@@ -104,6 +105,12 @@ Status load_backend(const ModelConfig& config, const Config& settings, const Hos
   return ok_status();
 }
 
+Batching batching_named(const std::string& name) {
+  if (name == "dynamic") return Batching::kDynamic;
+  if (name == "static") return Batching::kStatic;
+  return name == "static-padded" ? Batching::kStaticPadded : Batching::kContinuous;
+}
+
 Status reserve_pool(const ModelConfig& config, const Config& settings, const HostFacts& host,
                     LoadedModel* model) {
   KvBudgetInput input;
@@ -115,9 +122,14 @@ Status reserve_pool(const ModelConfig& config, const Config& settings, const Hos
   input.max_batch_size = static_cast<int>(settings.batch_max_batch_size);
   input.prefill_chunk_tokens = static_cast<int>(settings.batch_prefill_chunk_tokens);
   input.configured_bytes = settings.cache_kv_pool_bytes;
+  input.swap_bytes = settings.cache_swap_pool_bytes;
+  input.prefix_bytes = settings.cache_prefix_bytes;
   input.memory_bytes = host.memory_bytes;
   CHECK_ASSIGN(KvBudget budget, plan_kv_budget(input));
-  CHECK_OK(model->backend->reserve_pages(budget.n_pages));
+  // One piece of memory for both: attention reads pages of the swap tier where they are.
+  std::vector<int> n_all = budget.n_pages;
+  for (size_t g = 0; g < n_all.size(); ++g) n_all[g] += budget.n_swap_pages[g];
+  CHECK_OK(model->backend->reserve_pages(n_all));
   EngineOptions& o = model->engine_options;
   o.max_batch_size = input.max_batch_size;
   o.prefill_chunk_tokens = input.prefill_chunk_tokens;
@@ -125,8 +137,15 @@ Status reserve_pool(const ModelConfig& config, const Config& settings, const Hos
   o.context_tokens = input.context_tokens;
   o.ageing_us = settings.limits_ageing_ms * 1000;
   o.n_pages = budget.n_pages;
+  o.n_swap_pages = budget.n_swap_pages;
+  o.max_cached_pages = budget.max_cached_pages;
+  o.target_gap_us = settings.batch_target_inter_token_latency_ms * 1000;
+  o.batching = batching_named(settings.batch_batching);
+  o.form_us = settings.batch_form_ms * 1000;
+  o.adapts_batch_limit = settings.batch_adaptive_limit;
   o.has_prefix_cache = settings.cache_prefix;
   model->info.kv_pool_bytes = budget.total_bytes;
+  model->info.swap_pool_bytes = budget.swap_bytes;
   model->info.max_batch_size = input.max_batch_size;
   for (int64_t bytes : page_bytes) model->info.kv_bytes_per_token += bytes / input.page_size;
   return ok_status();

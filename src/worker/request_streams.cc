@@ -51,6 +51,7 @@ EngineRequest engine_request(ipc::Submit submit, const std::vector<int32_t>& end
   r.n_prompt_logprobs_known = submit.n_prompt_logprobs_known > 0 ? submit.n_prompt_logprobs_known - 1 : 0;
   r.max_tokens = submit.max_tokens;
   r.priority = static_cast<int>(submit.priority);
+  r.waited_us = submit.waited_us;
   r.deadline_us = submit.deadline_us;
   r.end_tokens = end_tokens;
   return r;

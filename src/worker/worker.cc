@@ -364,6 +364,9 @@ void Worker::heartbeat() {
   beat.prompt_tokens = c.prompt_tokens;
   beat.generated_tokens = c.generated_tokens;
   beat.preemptions = c.preemptions;
+  beat.swaps = c.swaps;
+  beat.pages_swapped = c.pages_swapped;
+  beat.batch_limit = c.batch_limit;
   beat.n_running = c.n_running;
   beat.n_waiting = c.n_waiting;
   beat.pages_used = c.pages_used;

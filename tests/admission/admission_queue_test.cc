@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "admission/dispatch_gate.h"
 #include "admission/retry_after.h"
 
 using namespace tandem;
@@ -44,19 +45,37 @@ TEST_CASE("strict classes, oldest first inside one") {
   for (uint64_t want : {3, 4, 2, 5, 1, 0}) CHECK(f.pop() == want);
 }
 
-TEST_CASE("ageing lifts by one class per period") {
+TEST_CASE("waiting lifts by one class per period, and every fourth turn is for those it lifted") {
+  Fixture f;
+  f.offer(1, Priority::kLow), f.offer(2, Priority::kLow);
+  f.clock.advance_us(5'000 * kMs - 1);
+  for (uint64_t id = 11; id <= 16; ++id) f.offer(id, Priority::kNormal);
+  for (uint64_t id : {11, 12, 13}) CHECK(f.pop() == id);
+  CHECK(*f.queue.next(kAny) == 14);  // still low
+  f.clock.advance_us(1);
+  for (uint64_t id : {1, 14, 15, 16, 2}) CHECK(f.pop() == id);  // normal by now, and it is their turn
+  f.offer(3, Priority::kLow);
+  f.clock.advance_us(9'000 * kMs);
+  for (uint64_t id = 21; id <= 28; ++id) f.offer(id, Priority::kHigh);
+  for (uint64_t id : {21, 22, 23, 24}) CHECK(f.pop() == id);  // normal is not high
+  f.clock.advance_us(1'000 * kMs);
+  for (uint64_t id : {3, 25, 26, 27, 28}) CHECK(f.pop() == id);
+}
+
+TEST_CASE("time at a worker is not waiting; earlier waits count") {
   Fixture f;
   f.offer(1, Priority::kLow);
-  f.clock.advance_us(5'000 * kMs - 1);
-  f.offer(2, Priority::kNormal);
-  CHECK(*f.queue.next(kAny) == 2);  // still low
-  f.clock.advance_us(1);
-  CHECK(*f.queue.next(kAny) == 1);  // normal by now, and older
   f.clock.advance_us(4'000 * kMs);
-  f.offer(3, Priority::kHigh);
-  CHECK(*f.queue.next(kAny) == 3);
+  WaitingRequest r = f.queue.take(1);
+  CHECK(r.waited_us == 4'000 * kMs);
+  f.clock.advance_us(60'000 * kMs);
+  CHECK(r.enqueued_us == 1'000'000);
+  r.since_us = f.clock.now_us();
+  f.queue.requeue(r);
+  CHECK(f.queue.effective_class(r) == 2);
   f.clock.advance_us(1'000 * kMs);
-  CHECK(*f.queue.next(kAny) == 1);  // high
+  CHECK(f.queue.effective_class(r) == 1);
+  CHECK(f.queue.waiting_us(1) == 1'000 * kMs);
 }
 
 TEST_CASE("keys take turns inside a class") {
@@ -134,7 +153,7 @@ TEST_CASE("property: everyone leaves once, in order, in bounded time") {
     std::map<uint64_t, WaitingRequest> waiting;
     std::set<uint64_t> requeued;
     uint64_t next_id = 1;
-    int64_t longest_wait = 0;
+    int64_t longest_wait = 0, n_turns = 10, last_passing = 0;
     for (int step = 0; step < 4000; ++step) {
       f.clock.advance_us(pick(3) * kMs);
       int64_t now = f.clock.now_us();
@@ -164,15 +183,18 @@ TEST_CASE("property: everyone leaves once, in order, in bounded time") {
         if (!id) continue;
         f.queue.take(*id);
         WaitingRequest w = waiting.at(*id);
-        auto effective = [&](const WaitingRequest& r) {
-          return std::max<int64_t>(
-              0, static_cast<int>(r.priority) - (now - r.enqueued_us) / (50 * kMs));
-        };
-        for (const auto& [other, o] : waiting) REQUIRE(effective(w) <= effective(o));
+        // A lower class goes first only when lifted to the higher, and in every fourth turn.
+        int highest = 2;
+        for (const auto& [other, o] : waiting) highest = std::min(highest, static_cast<int>(o.priority));
+        bool passes = static_cast<int>(w.priority) > highest;
+        int64_t reached = static_cast<int>(w.priority) - (now - w.enqueued_us) / (50 * kMs);
+        if (passes) REQUIRE((reached <= highest && n_turns - last_passing >= AdmissionQueue::kAgedTurn));
+        ++n_turns;
+        if (passes) last_passing = n_turns - 1;
         longest_wait = std::max(longest_wait, now - w.enqueued_us);
         waiting.erase(*id), requeued.erase(*id);
         if (pick(10) == 0) {
-          w.enqueued_us = now - pick(20) * kMs;
+          w.enqueued_us = w.since_us = now - pick(20) * kMs;
           f.queue.requeue(w);
           waiting[w.id] = w, requeued.insert(w.id);
         }
@@ -183,20 +205,21 @@ TEST_CASE("property: everyone leaves once, in order, in bounded time") {
       }
       REQUIRE(f.queue.size() == waiting.size());
     }
-    // Two lifts bring anyone to the top, then at most the queue itself is ahead: 0.3 dispatches a
-    // step of 1 ms.
-    CHECK(longest_wait < (2 * 50 + 34 * 10) * kMs);
+    // Two lifts bring anyone to the top, then at most the queue itself is ahead of it, every fourth
+    // turn: 0.3 dispatches a step of 1 ms.
+    CHECK(longest_wait < (2 * 50 + 34 * 10 * AdmissionQueue::kAgedTurn) * kMs);
     while (f.pop() != 0) {
     }
     CHECK(f.queue.size() == 0);
   }
 }
 
-TEST_CASE("Retry-After follows the rate at which requests end") {
+TEST_CASE("Retry-After follows the rate at which requests end while there is work") {
   FakeClock clock;
   clock.set_us(100'000'000);
   RetryAfter retry(&clock);
   CHECK(retry.estimate_s(10) == RetryAfter::kUnknownSeconds);
+  retry.set_busy(true);
   for (int i = 0; i < 10; ++i) {
     retry.on_completion();
     clock.advance_us(2'000'000);
@@ -204,11 +227,74 @@ TEST_CASE("Retry-After follows the rate at which requests end") {
   CHECK(retry.estimate_s(0) == 2);
   CHECK(retry.estimate_s(9) == 20);
   CHECK(retry.estimate_s(10'000) == RetryAfter::kMaxSeconds);
-  clock.advance_us(120'000'000);
-  CHECK(retry.estimate_s(9) == RetryAfter::kUnknownSeconds);
+  retry.set_busy(false);
+  clock.advance_us(3'600'000'000);  // a quiet hour changes nothing
+  CHECK(retry.estimate_s(9) == 20);
+  retry.set_busy(true);
+  CHECK(retry.estimate_s(9) == 20);
+  clock.advance_us(120'000'000);  // two minutes of work that end nothing do
+  CHECK(retry.estimate_s(0) == RetryAfter::kMaxSeconds);
   for (int i = 0; i < 2000; ++i) {
     clock.advance_us(10'000);
     retry.on_completion();
   }
   CHECK(retry.estimate_s(499) == 5);
+}
+
+TEST_CASE("Retry-After before anything ended is at least as long as the first request runs by now") {
+  FakeClock clock;
+  RetryAfter retry(&clock);
+  retry.set_busy(true);
+  clock.advance_us(40'000'000);
+  CHECK(retry.estimate_s(3) == 40);
+}
+
+// A server that ends one request in 700 ms, with a queue of 20: who comes back when told to is served at once
+// if nobody else came, and is not told to wait three times too long.
+TEST_CASE("Retry-After is true") {
+  FakeClock clock;
+  RetryAfter retry(&clock);
+  std::mt19937 random(2);
+  std::exponential_distribution<double> service(1 / 0.7);
+  double off = 0;
+  for (int round = 0; round < 50; ++round) {
+    retry.set_busy(true);
+    for (int i = 0; i < 60; ++i) {
+      clock.advance_us(static_cast<int64_t>(service(random) * 1e6));
+      retry.on_completion();
+    }
+    int told = retry.estimate_s(20);
+    double until_served = 0;
+    for (int i = 0; i < 21; ++i) until_served += service(random);
+    off += told / until_served;
+    retry.set_busy(false);
+    clock.advance_us(static_cast<int64_t>(random() % 1000) * 1'000'000);
+  }
+  CHECK(off / 50 == Approx(1).margin(0.25));
+}
+
+TEST_CASE("the gate recalls the youngest of the lowest class, never in vain, never one that was lifted") {
+  using Verdict = DispatchGate::Verdict;
+  DispatchGate gate;
+  gate.set_limit(4);
+  CHECK(gate.ask(2, 9).verdict == Verdict::kDispatch);  // alone it may have more
+  gate.on_dispatch(1, 2, 1), gate.on_dispatch(2, 1, 1), gate.on_dispatch(3, 2, 1);
+  CHECK(gate.ask(2, 1).verdict == Verdict::kDispatch);
+  gate.on_dispatch(4, 0, 1);  // low once, but it waited long
+  CHECK(gate.ask(2, 1).verdict == Verdict::kWait);
+  CHECK((gate.ask(1, 1).verdict == Verdict::kRecall && gate.ask(1, 1).recall == 3));
+  CHECK(gate.ask(1, 3).verdict == Verdict::kWait);  // two recalls would not be enough
+  CHECK(gate.ask(0, 3).recall == 3);
+  gate.on_leave(3);
+  CHECK(gate.ask(0, 3).recall == 1);
+  gate.on_leave(1);
+  CHECK(gate.ask(0, 3).recall == 2);
+  gate.on_leave(2);
+  CHECK(gate.ask(0, 3).verdict == Verdict::kDispatch);
+  gate.on_dispatch(5, 0, 3);
+  CHECK(gate.ask(0, 1).verdict == Verdict::kWait);
+  gate.on_choice_end(5), gate.on_choice_end(5, 9), gate.on_choice_end(77);
+  CHECK((gate.n_sequences() == 1 && gate.n_requests() == 2));
+  gate.on_leave(5), gate.on_leave(5), gate.on_leave(4);
+  CHECK(gate.n_sequences() == 0);
 }

@@ -7,10 +7,12 @@ namespace tandem {
 
 EngineHarness::EngineHarness(FakeModel m, EngineOptions o) : model(m), options(std::move(o)), backend(m) {
   options.page_size = model.page_size;
-  REQUIRE(backend.reserve_pages(options.n_pages).ok());
+  std::vector<int> n_all = options.n_pages;
+  for (size_t g = 0; g < options.n_swap_pages.size(); ++g) n_all[g] += options.n_swap_pages[g];
+  REQUIRE(backend.reserve_pages(n_all).ok());
   engine = std::make_unique<Engine>(&backend, options, &clock, [this](EngineEvents e) { take(e); });
   for (int n : options.n_pages) n_pages_total_ += n;
-  limit = std::min(options.context_tokens, options.n_pages[0] * model.page_size);
+  limit = std::min(options.context_tokens, n_all[0] * model.page_size);
 }
 
 uint64_t EngineHarness::submit(EngineRequest request) {
@@ -56,6 +58,7 @@ void EngineHarness::run_until_idle(int max_turns) {
   REQUIRE(is_idle());
   CHECK(engine->counters().pages_used == 0);
   CHECK(engine->counters().pages_shared == 0);
+  CHECK(engine->counters().pages_swapped == 0);
 }
 
 void EngineHarness::take(const EngineEvents& events) {

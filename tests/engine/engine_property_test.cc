@@ -14,6 +14,8 @@ struct Load {
   int max_batch, chunk, full_pages, window_pages;
   int n_steps;
   bool has_prefix_cache = true;
+  int full_swap = 0, window_swap = 0;
+  Batching batching = Batching::kContinuous;
 };
 
 EngineRequest random_request(std::mt19937& rng, const EngineHarness& h) {
@@ -50,6 +52,10 @@ void run_load(const Load& load, uint32_t seed) {
   o.n_pages = {load.full_pages, load.window_pages};
   o.ageing_us = 200'000;
   o.has_prefix_cache = load.has_prefix_cache;
+  o.n_swap_pages = {load.full_swap, load.window_swap};
+  o.batching = load.batching;
+  o.form_us = 8000;
+  o.adapts_batch_limit = seed % 2 == 0;
   EngineHarness h({}, o);
   std::mt19937 rng(seed);
   int64_t n_shared_seen = 0, n_submitted = 0;
@@ -77,13 +83,16 @@ void run_load(const Load& load, uint32_t seed) {
   CHECK(h.entries.empty());
   CHECK(h.n_checked_tokens > load.n_steps / 3);
   CHECK(n_submitted > load.n_steps / 100);
-  CHECK((n_shared_seen > 0 || load.max_batch == 1));  // alone in the batch nobody forks
-  CHECK(h.engine->counters().preemptions > 0);
-  CHECK((load.has_prefix_cache ? h.n_cached_tokens > n_submitted / 4 : h.n_cached_tokens == 0));
+  CHECK((n_shared_seen > 0 || load.max_batch == 1 || load.full_pages == 1));  // alone in the batch nobody forks
+  CHECK((h.engine->counters().preemptions + h.engine->counters().swaps > 0 || load.batching != Batching::kContinuous));
+  if (load.full_swap == 0) CHECK(h.engine->counters().swaps == 0);
+  if (load.full_swap > 0 && load.batching == Batching::kContinuous) CHECK(h.engine->counters().swaps > 0);
+  if (!load.has_prefix_cache) CHECK(h.n_cached_tokens == 0);
+  if (load.has_prefix_cache && load.full_pages >= 25) CHECK(h.n_cached_tokens > n_submitted / 4);
   for (SequenceEnd end : {SequenceEnd::kEndToken, SequenceEnd::kMaxTokens, SequenceEnd::kCancelled,
                           SequenceEnd::kDeadline})
     CHECK(h.n_ends[end] > 0);
-  CHECK(h.n_ends[load.full_pages * 4 < 110 ? SequenceEnd::kPool : SequenceEnd::kContext] > 0);
+  CHECK(h.n_ends[(load.full_pages + load.full_swap) * 4 < 110 ? SequenceEnd::kPool : SequenceEnd::kContext] > 0);
 }
 
 }  // namespace
@@ -98,6 +107,13 @@ TEST_CASE("a million random steps keep every promise") {
       {1, 1, 30, 30, 100'000},    // one by one
       {4, 16, 200, 30, 100'000},  // windows lose pages that the other group still has
       {4, 16, 40, 40, 100'000, false},
+      {4, 16, 40, 40, 200'000, true, 30, 30},   // swapped out and back
+      {4, 16, 40, 40, 100'000, false, 200, 30},  // room for all, and nothing cached
+      {4, 16, 8, 30, 100'000, true, 24, 8},     // sequences four times the device
+      {2, 5, 1, 10, 50'000, true, 30, 30},      // a device of one page
+      {4, 16, 40, 40, 100'000, true, 12, 12, Batching::kDynamic},
+      {4, 16, 40, 40, 100'000, true, 12, 12, Batching::kStatic},
+      {4, 16, 40, 40, 100'000, false, 12, 12, Batching::kStaticPadded},
   };
   uint32_t seed = 1;
   for (const Load& load : loads) {

@@ -46,6 +46,7 @@ Submit full_submit() {
   s.n_prompt_logprobs_known = 2;
   s.priority = Priority::kLow;
   s.deadline_us = -5;
+  s.waited_us = 6;
   return s;
 }
 
@@ -88,6 +89,7 @@ TEST_CASE("messages to the worker keep every field") {
   CHECK(s.sampling.logit_bias[0] == std::pair<int32_t, float>{7, -100.0f});
   CHECK(s.stop == std::vector<std::string>{"\n\n", kBytes});
   CHECK((s.n_prompt_logprobs_known == 2 && s.priority == Priority::kLow && s.deadline_us == -5));
+  CHECK(s.waited_us == 6);
 
   Cancel x = round_trip(Cancel{6, FinishReason::kDeadline});
   CHECK((x.id == 6 && x.reason == FinishReason::kDeadline));
@@ -105,12 +107,12 @@ TEST_CASE("messages from the worker keep every field") {
 
   CHECK(round_trip(WeightsCacheDone{true}).is_stored);
 
-  ModelInfo m{"n", "llama", "Q4_1", "cpu", "avx2", 1, 2, 3, 4, 5, true, "bad", 6, 7, 8, 9, 10};
+  ModelInfo m{"n", "llama", "Q4_1", "cpu", "avx2", 1, 2, 3, 4, 5, true, "bad", 6, 7, 8, 80, 9, 10};
   m = round_trip(Ready{m}).model;
   CHECK((m.name == "n" && m.architecture == "llama" && m.quantization == "Q4_1" && m.device == "cpu"));
   CHECK((m.isa == "avx2" && m.n_parameters == 1 && m.file_bytes == 2 && m.context_tokens == 3));
   CHECK((m.vocab_size == 4 && m.n_layers == 5 && m.has_chat_template && m.chat_template_error == "bad"));
-  CHECK((m.pool_tokens == 6 && m.kv_bytes_per_token == 7 && m.kv_pool_bytes == 8 && m.weight_bytes == 9));
+  CHECK((m.pool_tokens == 6 && m.kv_bytes_per_token == 7 && m.kv_pool_bytes == 8 && m.swap_pool_bytes == 80 && m.weight_bytes == 9));
   CHECK(m.max_batch_size == 10);
 
   PrepareReply p = round_trip(PrepareReply{1, true, "e", "c", {4, 5}, kBytes});
@@ -133,9 +135,10 @@ TEST_CASE("messages from the worker keep every field") {
 
   PromptProgress q = round_trip(PromptProgress{1, 2, 3, 4});
   CHECK((q.id == 1 && q.n_done == 2 && q.n_total == 3 && q.n_cached == 4));
-  Heartbeat b = round_trip(Heartbeat{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0.5, 0.25, 0.125, 11});
+  Heartbeat b = round_trip(Heartbeat{1, 2, 3, 4, 5, 50, 6, 7, 8, 9, 10, 100, 60, 0.5, 0.25, 0.125, 11});
   CHECK((b.engine_turns == 1 && b.steps == 2 && b.prompt_tokens == 3 && b.generated_tokens == 4));
   CHECK((b.preemptions == 5 && b.n_running == 6 && b.n_waiting == 7 && b.pages_used == 8 && b.pages_free == 9));
+  CHECK((b.swaps == 50 && b.pages_swapped == 100 && b.batch_limit == 60));
   CHECK((b.pages_shared == 10 && b.prefill_seconds == 0.5 && b.decode_seconds == 0.25));
   CHECK((b.sampling_seconds == 0.125 && b.last_batch == 11));
 }

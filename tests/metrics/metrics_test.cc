@@ -195,7 +195,7 @@ TEST_CASE("worker counters add up over restarts and never fall") {
   for (int life = 0; life < 10; ++life) {
     for (uint64_t beat = 1; beat <= 5; ++beat) {
       ipc::Heartbeat h;
-      h.preemptions = beat * 2, h.steps = beat * 10,
+      h.preemptions = beat * 2, h.swaps = beat * 3, h.pages_swapped = 4, h.steps = beat * 10,
       h.sampling_seconds = static_cast<double>(beat) * 0.1;
       h.pages_used = 30, h.pages_free = 70, h.pages_shared = 5, h.n_running = 2, h.last_batch = 2;
       counters.on_heartbeat(h);
@@ -203,6 +203,8 @@ TEST_CASE("worker counters add up over restarts and never fall") {
       CHECK(now == last + 2);
       last = now;
     }
+    CHECK(metrics.value(Metric::kPreemptions, {"swap"}) == 15 * (life + 1));
+    CHECK(metrics.value(Metric::kKvPages, {"swapped"}) == 4);
     CHECK(metrics.value(Metric::kKvCacheUsage) == Approx(0.3));
     CHECK(metrics.value(Metric::kBatchSize) == 2);
     counters.on_worker_end();

@@ -1,5 +1,6 @@
 // Life with one worker: serving, limits, deadlines, cancelling, drain, bad and late models, slow
 // readers.
+#include <algorithm>
 #include <atomic>
 #include <set>
 
@@ -106,6 +107,31 @@ TEST_CASE("a client that leaves frees its place, wherever the request is") {
   CHECK(box.metric(Metric::kRequests, {"cancelled"}) == 3);
   CHECK(wait_until([&] { return box.metric(Metric::kRequestsRunning) == 0; }));
   CHECK(wait_until([&] { return box.metric(Metric::kKvPages, {"used"}) == 0; }));
+}
+
+TEST_CASE("a higher class takes the place of the youngest lower one, which goes on where it was") {
+  Box box("batch=1 step_us=3000");
+  Reply expected = box.run(ask({1}, 200));
+  std::vector<std::unique_ptr<api::ResponseStream>> low;
+  for (int i = 0; i < 3; ++i) {
+    auto r = ask({1}, 200);
+    r.priority = ipc::Priority::kLow;
+    low.push_back(std::move(box.supervisor->submit(r).value()));
+    REQUIRE(wait_until([&] { return box.metric(Metric::kRequestsRunning) == i + 1; }));
+  }
+  auto high = ask({1, 2}, 10);
+  high.priority = ipc::Priority::kHigh;
+  CHECK(box.run(high).error_code == "");
+  CHECK(box.metric(Metric::kPreemptions, {"dispatch"}) == 1);
+  for (auto& stream : low) {
+    Reply got;
+    while (!got.has_ended) got.take(stream->next(std::chrono::milliseconds(100)));
+    CHECK(got.same_as(expected));
+  }
+  CHECK(box.metric(Metric::kResumes) == 0);
+  REQUIRE(wait_until([&] { return box.is_idle(); }));
+  auto rows = box.rows();
+  CHECK(std::count_if(rows.begin(), rows.end(), [](const auto& r) { return r.n_dispatches == 2; }) == 1);
 }
 
 TEST_CASE("full queue: 429 with Retry-After; a higher class displaces the youngest of the lowest") {
