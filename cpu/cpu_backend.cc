@@ -32,6 +32,9 @@ class CpuBackend : public Backend {
   const ModelConfig& config() const override { return config_; }
   std::vector<int64_t> page_bytes() const override { return kv_.page_bytes(); }
   Status reserve_pages(const std::vector<int>& n_pages) override { return kv_.reserve(n_pages, options_.touch_pools_later); }
+  Status place_pages(const std::vector<int>& n_pages, const std::vector<uint8_t*>& memory) override {
+    return kv_.place(n_pages, memory);
+  }
   Status touch_pages(const std::atomic<bool>& stop) override { return kv_.touch(stop); }
   Status forward(const StepBatch& batch) override {
     n_logit_rows_ = 0;

@@ -52,7 +52,24 @@ Status KvPools::reserve(const std::vector<int>& n_pages, bool touch_later) {
     }
     const size_t n_bytes = count * group.page_bytes;
     CHECK_ASSIGN(group.memory, touch_later ? Arena::reserve(n_bytes, purpose) : Arena::allocate(n_bytes, purpose));
+    group.data = group.memory.data();
     group.n_pages = n_pages[g];
+  }
+  return ok_status();
+}
+
+Status KvPools::place(const std::vector<int>& n_pages, const std::vector<uint8_t*>& memory) {
+  if (n_pages.size() != groups_.size() || memory.size() != groups_.size()) {
+    return invalid_argument(fmt::format("KV pool: {} page counts and {} addresses given, the model has {} KV groups",
+                                        n_pages.size(), memory.size(), groups_.size()));
+  }
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (n_pages[g] < 1 || memory[g] == nullptr || reinterpret_cast<uintptr_t>(memory[g]) % 64 != 0) {
+      return invalid_argument(fmt::format("KV pool: group {} has {} pages at {}, at least 1 at an address of 64s is needed",
+                                          g, n_pages[g], static_cast<void*>(memory[g])));
+    }
+    groups_[g].data = memory[g];
+    groups_[g].n_pages = n_pages[g];
   }
   return ok_status();
 }

@@ -9,6 +9,8 @@
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
+#include "base/cpu_list.h"
+
 namespace tandem {
 namespace {
 
@@ -140,6 +142,25 @@ std::string config_to_toml(const Config& config) {
   return out;
 }
 
+namespace {
+
+Status validate_workers(const Config& c) {
+  if ((c.workers_prefill > 0) != (c.workers_decode > 0))
+    return invalid_argument("workers.prefill and workers.decode must both be 0 or both at least 1, got " +
+                            std::to_string(c.workers_prefill) + " and " + std::to_string(c.workers_decode));
+  if (config_both_workers(c) + c.workers_prefill == 0)
+    return invalid_argument("workers.both is 0 and there are no prefill and decode workers; nobody would serve");
+  auto check = [](const char* key, const std::string& text, int64_t n) {
+    auto lists = split_cpu_lists(text, static_cast<int>(n));
+    return lists.ok() ? ok_status() : invalid_argument(std::string(key) + ": " + lists.status().message());
+  };
+  CHECK_OK(check("workers.both_cpus", c.workers_both_cpus, config_both_workers(c)));
+  CHECK_OK(check("workers.prefill_cpus", c.workers_prefill_cpus, c.workers_prefill));
+  return check("workers.decode_cpus", c.workers_decode_cpus, c.workers_decode);
+}
+
+}  // namespace
+
 Status config_validate(const Config& c) {
   auto one_of = [](const char* key, const std::string& v, std::initializer_list<const char*> allowed) {
     std::string list;
@@ -157,7 +178,12 @@ Status config_validate(const Config& c) {
   CHECK_OK(one_of("cache.element_type", c.cache_element_type, {"f16", "q8_0"}));
   CHECK_OK(one_of("batch.batching", c.batch_batching, {"continuous", "dynamic", "static", "static-padded"}));
   CHECK_OK(one_of("log.level", c.log_level, {"debug", "info", "warn", "error"}));
-  return ok_status();
+  return validate_workers(c);
+}
+
+int64_t config_both_workers(const Config& c) {
+  if (c.workers_both >= 0) return c.workers_both;
+  return c.workers_prefill > 0 && c.workers_decode > 0 ? 0 : 1;
 }
 
 std::string config_state_dir(const Config& c) {

@@ -40,6 +40,8 @@ std::string config_to_toml(const Config& config);
 // Checks between keys (page size 16 or 32, enumerations). Called by all loads of tandemd and tandem serve.
 Status config_validate(const Config& config);
 
+// workers.both with its default resolved.
+int64_t config_both_workers(const Config& config);
 // Resolved folders: configured, else /var/... for root, else XDG.
 std::string config_state_dir(const Config& config);
 std::string config_cache_dir(const Config& config);

@@ -121,6 +121,11 @@ void add_bench(CLI::App* app, BenchOptions* o, int* code) {
   verb->add_option("--chunk", o->chunk, "prompt tokens a step")
       ->check(CLI::Range(1, 8192))
       ->capture_default_str();
+  verb->add_option("--roles", o->roles,
+                   "whole servers instead, one worker of both roles against these, as prefill:1,decode:1; "
+                   "--batch then is the number of clients");
+  verb->add_option("--set", o->settings, "with --roles: section.key=value, as workers.decode_cpus=1")
+      ->allow_extra_args(false);
   add_activations(verb, &o->activations);
   add_isa(verb, &o->force_isa, &o->threads);
   verb->add_flag("--json", o->json, "machine-readable");
@@ -142,6 +147,7 @@ void add_eval(CLI::App* app, EvalOptions* o, int* code) {
 void add_doctor(CLI::App* app, DoctorOptions* o, int* code) {
   CLI::App* verb = app->add_subcommand(
       "doctor", "check this machine: processor, kernels, memory, folders, a model");
+  add_server(verb, &o->server);
   verb->add_option("-m,--model", o->model, "also check that this GGUF file can be served");
   verb->add_option("--state", o->state_dir, "state folder, as for serve");
   verb->add_option("--config", o->config_file, "configuration file");

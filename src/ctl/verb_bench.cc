@@ -1,11 +1,13 @@
 // tandem bench: prefill and decode speed of a model on this machine, and how near that is to what
 // it can do.
+#include "ctl/bench_roles.h"
 #include "ctl/tool_process.h"
 #include "ctl/verbs.h"
 
 namespace tandem::ctl {
 
 int verb_bench(const BenchOptions& options) {
+  if (!options.roles.empty()) return bench_roles(options);
   std::vector<std::string> arguments = {"--prompt",      std::to_string(options.prompt),
                                         "--gen",         std::to_string(options.gen),
                                         "--batch",       options.batches,

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "base/config.h"
+#include "ctl/http_client.h"
 #include "ctl/tool_process.h"
 #include "ctl/verbs.h"
 
@@ -89,10 +91,28 @@ bool check_folders(const DoctorOptions& options) {
   return check_folder("cache folder", config_cache_dir(config)) || state_fails;
 }
 
+// The workers of the server that runs here, if one does: their roles, and what they lend each other.
+void report_workers(const ServerOptions& server) {
+  const auto answer = http_get(server, "/status.json");
+  if (!answer.ok() || answer->status != 200) return;
+  const nlohmann::json status = nlohmann::json::parse(answer->body, nullptr, false);
+  if (!status.is_object() || !status.contains("workers")) return;
+  for (const auto& w : status["workers"]) {
+    const std::string state = w.value("state", "");
+    const std::string found = fmt::format("{}, {} of {} pages used, {} lent, {} copied from others", state,
+                                          w.value("pages_used", 0), w.value("pages_used", 0) + w.value("pages_free", 0),
+                                          w.value("pages_lent", 0), w.value("pages_imported", 0));
+    const std::string what = fmt::format("worker {} {}", w.value("role", ""), w.value("number", 0));
+    if (state == "ready") report("pass", what, found);
+    else report("warn", what, found, w.value("cause", ""));
+  }
+}
+
 }  // namespace
 
 int verb_doctor(const DoctorOptions& options) {
   const bool folders_fail = check_folders(options);
+  report_workers(options.server);
   const int code = run_worker_tool(
       "doctor", {options.model, {}},
       {"--threads", std::to_string(options.threads), "--force-isa", options.force_isa});

@@ -59,6 +59,8 @@ int verb_tokenize(const TokenizeOptions& options);
 
 struct BenchOptions {
   std::string model, batches = "1", force_isa, activations = "q8";
+  std::string roles;                  // not empty: whole servers of these workers, see bench_roles.h
+  std::vector<std::string> settings;  // section.key=value for those servers
   int prompt = 512, gen = 128, repeat = 3, chunk = 256, threads = 0;
   bool json = false;
 };
@@ -73,6 +75,7 @@ struct EvalOptions {
 int verb_eval(const EvalOptions& options);
 
 struct DoctorOptions {
+  ServerOptions server;  // looked at if it answers
   std::string model, state_dir, config_file, force_isa;
   int threads = 0;
 };

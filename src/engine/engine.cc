@@ -21,7 +21,14 @@ struct CancelCommand {
   bool silently;
   SequenceEnd reason;
 };
-using Command = std::variant<EngineRequest, CancelCommand>;
+struct ArriveCommand {
+  EngineLoan loan;
+  std::vector<int32_t> tokens;
+};
+struct ReleaseCommand {
+  uint64_t id;
+};
+using Command = std::variant<EngineRequest, CancelCommand, ArriveCommand, ReleaseCommand>;
 
 SchedulerOptions scheduler_options(const EngineOptions& o, const ModelConfig& model) {
   SchedulerOptions s;
@@ -38,6 +45,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const ModelConfig& mo
   s.form_us = o.form_us;
   s.adapts_batch_limit = o.adapts_batch_limit;
   s.max_cached_pages = o.max_cached_pages;
+  s.ledger = o.ledger;
   for (const KvGroup& group : model.kv_groups) s.windows.push_back(group.window);
   return s;
 }
@@ -54,6 +62,8 @@ struct Engine::Impl {
         scheduler(scheduler_options(options, b->config())) {}
 
   void take_inbox();
+  void post(Command command);
+  bool run_copies(const StepPlan& plan);
   bool run_step(const StepPlan& plan);
   bool backend_failed(const Status& status);
   void account_time(const StepPlan& plan, int64_t forward_us, int64_t sample_us);
@@ -94,12 +104,22 @@ Status Engine::submit(EngineRequest request) {
 }
 
 void Engine::cancel(uint64_t id, int choice, bool end_silently, SequenceEnd reason) {
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->inbox.emplace_back(CancelCommand{id, choice, end_silently, reason});
-  }
-  impl_->arrived.notify_one();
+  impl_->post(CancelCommand{id, choice, end_silently, reason});
 }
+
+void Engine::Impl::post(Command command) {
+  {
+    std::lock_guard lock(mutex);
+    inbox.push_back(std::move(command));
+  }
+  arrived.notify_one();
+}
+
+void Engine::arrive(EngineLoan loan, std::vector<int32_t> tokens) {
+  impl_->post(ArriveCommand{std::move(loan), std::move(tokens)});
+}
+
+void Engine::release(uint64_t id) { impl_->post(ReleaseCommand{id}); }
 
 void Engine::wake() {
   {
@@ -121,6 +141,10 @@ void Engine::Impl::take_inbox() {
   for (Command& command : taken) {
     if (auto* request = std::get_if<EngineRequest>(&command)) {
       scheduler.add(std::move(*request), now, &events);
+    } else if (auto* lent = std::get_if<ArriveCommand>(&command)) {
+      scheduler.arrive(lent->loan, lent->tokens, options.source);
+    } else if (auto* over = std::get_if<ReleaseCommand>(&command)) {
+      scheduler.release(over->id);
     } else {
       const auto& c = std::get<CancelCommand>(command);
       scheduler.cancel(c.id, c.choice, c.silently, c.reason, now, &events);
@@ -136,17 +160,33 @@ bool Engine::turn() {
   int64_t now = m.clock->now_us();
   m.scheduler.expire(now, &m.events);
   const StepPlan& plan = m.scheduler.schedule(now);
-  bool has_step = !plan.items.empty();
-  if (!plan.copies.empty()) {
-    if (Status status = m.backend->copy_pages(plan.copies); !status.ok()) return m.backend_failed(status);
-  }
-  if (has_step && !m.run_step(plan)) return false;
+  bool has_step = !plan.items.empty() || !plan.copies.empty();
+  bool has_moved = m.run_copies(plan);  // a loan that is no good changes the plan: the next turn makes another
+  if (m.has_failed) return false;
+  m.scheduler.take_loan_news(&m.events);
+  if (has_moved && !plan.items.empty() && !m.run_step(plan)) return false;
   m.publish();
   if (!m.events.empty()) {
     m.sink(std::move(m.events));
     m.events = {};
   }
   return has_step;
+}
+
+// In the order of the list: pages change hands in it.
+bool Engine::Impl::run_copies(const StepPlan& plan) {
+  std::vector<std::pair<uint64_t, std::string>> bad;
+  for (const PageCopy& copy : plan.copies) {
+    if (copy.from >= 0) {
+      if (Status status = backend->copy_pages(std::span(&copy, 1)); !status.ok()) return backend_failed(status);
+      continue;
+    }
+    const StepPlan::Import& import = plan.imports[static_cast<size_t>(-1 - copy.from)];
+    Status status = options.source->copy(import.source, import.generation, copy.group, import.page, copy.to);
+    if (!status.ok()) bad.emplace_back(import.request, status.message());
+  }
+  for (auto& [id, reason] : bad) scheduler.hand_back(id, false, std::move(reason));
+  return bad.empty();
 }
 
 bool Engine::Impl::run_step(const StepPlan& plan) {
@@ -191,12 +231,15 @@ void Engine::Impl::publish() {
   counters.preemptions = c.preemptions;
   counters.swaps = c.swaps;
   counters.batch_limit = static_cast<uint32_t>(scheduler.batch_limit());
+  counters.pages_readopted = c.pages_readopted;
+  counters.computed_tokens = c.computed_tokens;
   counters.n_running = static_cast<uint32_t>(scheduler.n_running());
   counters.n_waiting = static_cast<uint32_t>(scheduler.n_waiting());
   counters.pages_used = pool.n_used();
   counters.pages_free = pool.n_free();
   counters.pages_shared = pool.n_shared();
   counters.pages_swapped = pool.n_swapped();
+  counters.pages_lent = scheduler.n_pages_lent();
   if (scheduler.is_idle()) counters.last_batch = 0;
 }
 

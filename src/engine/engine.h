@@ -13,6 +13,8 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/page_ledger.h"
+#include "engine/page_source.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "model/backend.h"
@@ -32,6 +34,8 @@ struct EngineOptions {
   std::vector<int> n_pages, n_swap_pages;
   int max_cached_pages = INT32_MAX;   // per KV group, that the prefix cache alone may hold
   bool has_prefix_cache = true;       // reuse the full pages of earlier sequences
+  PageSource* source = nullptr;       // for requests with a loan; outlives the engine
+  PageLedger* ledger = nullptr;       // of a pool that outlives the worker; outlives the engine
   int64_t ageing_us = 5'000'000;      // waiting time that lifts a sequence by one priority class
   // Called on the engine thread when the backend fails; the engine then does nothing more. The worker ends
   // the process: kInternal is our bug, kUnavailable a lost device.
@@ -39,9 +43,10 @@ struct EngineOptions {
 };
 
 struct EngineCounters {               // read by other threads
-  std::atomic<uint64_t> turns{0}, steps{0}, prompt_tokens{0}, generated_tokens{0}, preemptions{0}, swaps{0};
+  std::atomic<uint64_t> turns{0}, steps{0}, prompt_tokens{0}, generated_tokens{0}, preemptions{0}, swaps{0},
+      pages_readopted{0}, computed_tokens{0};
   std::atomic<uint32_t> n_running{0}, n_waiting{0}, last_batch{0}, batch_limit{0};
-  std::atomic<int64_t> pages_used{0}, pages_free{0}, pages_shared{0}, pages_swapped{0};
+  std::atomic<int64_t> pages_used{0}, pages_free{0}, pages_shared{0}, pages_swapped{0}, pages_lent{0};
   std::atomic<double> prefill_seconds{0}, decode_seconds{0}, sampling_seconds{0};
 };
 
@@ -56,6 +61,10 @@ class Engine {
   // Thread-safe; takes effect before the next step, which frees the pages. choice < 0: all. Ends decided by
   // the I/O thread (stop string found) use end_silently: no further event for that choice from then on.
   void cancel(uint64_t id, int choice, bool end_silently, SequenceEnd reason);
+  // Thread-safe. Pages lent ahead of a request with a loan, `tokens` those of its blocks; needs `source`.
+  void arrive(EngineLoan loan, std::vector<int32_t> tokens);
+  // Thread-safe. A loan of ours is over.
+  void release(uint64_t id);
   // One turn: take the inbox, one step if there is work. Returns false when there was nothing to do.
   bool turn();
   void run(const std::atomic<bool>& stop);   // turns until stop; sleeps on the inbox when idle

@@ -27,6 +27,7 @@ PageId PagePool::allocate(int group) {
   g.free.pop_back();
   DCHECK(g.pages[page].n_holders == 0 && !g.pages[page].is_kept);
   g.pages[page].n_holders = 1;
+  if (ledger_ != nullptr) ledger_->on_taken(group, page);
   return page;
 }
 
@@ -37,6 +38,7 @@ PageId PagePool::allocate_swapped(int group) {
   g.swap_free.pop_back();
   DCHECK(g.pages[page].n_holders == 0);
   g.pages[page].n_holders = 1;
+  if (ledger_ != nullptr) ledger_->on_taken(group, page);
   return page;
 }
 
@@ -47,11 +49,13 @@ void PagePool::link(int group, PageId a, PageId b) {
   g.pages[a].copy = b, g.pages[b].copy = a;
 }
 
-void PagePool::set_free(Group* g, PageId page) {
+void PagePool::set_free(int group, PageId page) {
+  Group* g = &groups_[group];
   Page& p = g->pages[page];
   if (p.copy >= 0) g->pages[p.copy].copy = -1;
   p.copy = -1;
   (page < g->n_device ? g->free : g->swap_free).push_back(page);
+  if (ledger_ != nullptr) ledger_->on_freed(group, page);
 }
 
 void PagePool::share(int group, PageId page) {
@@ -69,7 +73,7 @@ void PagePool::release(int group, PageId page) {
   if (p.n_holders == 2) --n_shared_;
   if (--p.n_holders > 0) return;
   if (p.is_kept) add_idle(group, page);
-  else set_free(&g, page);
+  else set_free(group, page);
 }
 
 void PagePool::keep(int group, PageId page) {
@@ -83,9 +87,22 @@ void PagePool::forget(int group, PageId page) {
   Page& p = g.pages[page];
   CHECK(p.is_kept);
   p.is_kept = false;
-  if (p.n_holders > 0) return;
+  if (p.n_holders > 0) {
+    if (ledger_ != nullptr) ledger_->on_unsealed(group, page);
+    return;
+  }
   remove_idle(&g, page);
-  set_free(&g, page);
+  set_free(group, page);
+}
+
+void PagePool::restore(int group, const std::vector<PageId>& pages) {
+  Group& g = groups_[group];
+  for (PageId page : pages) {
+    CHECK(g.pages[page].n_holders == 0 && !g.pages[page].is_kept && !is_swapped(group, page));
+    g.pages[page].is_kept = true;
+  }
+  std::erase_if(g.free, [&](PageId page) { return g.pages[page].is_kept; });
+  for (PageId page : pages) add_idle(group, page);
 }
 
 void PagePool::add_idle(int group, PageId page) {

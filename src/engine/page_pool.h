@@ -13,6 +13,7 @@
 #include <functional>
 #include <vector>
 
+#include "engine/page_ledger.h"
 #include "model/step_batch.h"
 
 namespace tandem {
@@ -24,6 +25,8 @@ class PagePool {
   // Called by allocate() for the idle page it needs; must forget() that page, may forget others.
   void set_on_evict(std::function<void(int group, PageId page)> on_evict) { on_evict_ = std::move(on_evict); }
 
+  void set_ledger(PageLedger* ledger) { ledger_ = ledger; }  // hears of every page taken and freed
+
   // A free page of the group, held once; -1 when there is none (normal under load).
   PageId allocate(int group);
   PageId allocate_swapped(int group);    // as allocate(), in the swap tier
@@ -34,6 +37,8 @@ class PagePool {
   void release(int group, PageId page);  // one less; the page is free or idle when none is left
   void keep(int group, PageId page);     // held: becomes idle, not free, after its last holder
   void forget(int group, PageId page);   // undoes keep(); free at once if idle
+  // Before the first allocate(): these free pages are idle, kept from an earlier life; the last is the newest.
+  void restore(int group, const std::vector<PageId>& pages);
 
   int n_groups() const { return static_cast<int>(groups_.size()); }
   // At most so many idle pages a group; beyond, the one idle for longest is evicted.
@@ -66,11 +71,12 @@ class PagePool {
     int n_idle = 0;
   };
   void add_idle(int group, PageId page);
-  static void set_free(Group* group, PageId page);
+  void set_free(int group, PageId page);
   static void remove_idle(Group* group, PageId page);
 
   std::vector<Group> groups_;
   std::function<void(int, PageId)> on_evict_;
+  PageLedger* ledger_ = nullptr;
   int64_t n_shared_ = 0;
   int idle_limit_ = INT32_MAX;
 };

@@ -25,6 +25,26 @@ bool PageTable::grow(int n_tokens) {
   return true;
 }
 
+bool PageTable::grow_visible(int n_tokens) {
+  leave_windows(n_tokens);
+  const int n_needed = pages_for(n_tokens, page_size_);
+  auto first_page = [&](size_t g) {
+    return std::max(static_cast<int>(tables_[g].pages.size()),
+                    std::min(n_needed, first_visible_page((*windows_)[g], page_size_, n_tokens)));
+  };
+  for (size_t g = 0; g < tables_.size(); ++g) {
+    if (n_needed - first_page(g) > pool_->n_free(static_cast<int>(g))) return false;
+  }
+  for (size_t g = 0; g < tables_.size(); ++g) {
+    Table& table = tables_[g];
+    for (const int first = first_page(g); static_cast<int>(table.pages.size()) < first; ++table.n_left)
+      table.pages.push_back(-1);
+    while (static_cast<int>(table.pages.size()) < n_needed)
+      table.pages.push_back(pool_->allocate(static_cast<int>(g)));
+  }
+  return true;
+}
+
 void PageTable::leave_windows(int next_pos) {
   for (size_t g = 0; g < tables_.size(); ++g) {
     Table& table = tables_[g];

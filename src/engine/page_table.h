@@ -41,6 +41,9 @@ class PageTable {
   bool spill(int group, int n_tokens, std::vector<PageCopy>* copies);
   // Device pages that swap_in() must find free; those whose copy somebody holds are shared, not allocated.
   int n_to_swap_in(int group) const;
+  // As grow(), for a sequence whose K/V are copied, not computed: blocks that no query at `n_tokens` or later can
+  // see get no page.
+  bool grow_visible(int n_tokens);
   void take(PageTable* from);  // all its pages; this table must be empty
   void clear();  // the last page first: of a prefix kept for others, the tail is the oldest
 

@@ -10,8 +10,8 @@
 namespace tandem {
 namespace {
 
-// Stands for everything else that K/V depend on; a cache that outlives its worker must derive it
-// from that.
+// Stands for everything else that K/V depend on: constant while a worker lives; a ledger that outlives it
+// gives nothing back to one for which any of that differs.
 constexpr uint64_t kSeed = 0x74616e64656d0001;
 
 // Tokens [block * size, (block + 1) * size), in `scratch` if they are not contiguous.
@@ -32,18 +32,19 @@ bool is_same(std::span<const int32_t> a, std::span<const int32_t> b) {
 }  // namespace
 
 PrefixCache::PrefixCache(PagePool* pool, const std::vector<int>* windows, int page_size,
-                         int key_bits)
+                         int key_bits, PageLedger* ledger)
     : pool_(pool),
       windows_(windows),
       page_size_(page_size),
-      key_mask_(~uint64_t{0} >> (64 - key_bits)) {
+      key_mask_(~uint64_t{0} >> (64 - key_bits)),
+      ledger_(ledger) {
   for (int g = 0; g < pool->n_groups(); ++g) key_of_page_.emplace_back(pool->n_pages(g), 0);
   pool->set_on_evict([this](int group, PageId page) { drop_page(group, page); });
 }
 
 PrefixCache::~PrefixCache() { pool_->set_on_evict(nullptr); }
 
-PrefixCache::Hit PrefixCache::find(const Tokens& tokens, int n_tokens) const {
+PrefixCache::Hit PrefixCache::find(const Tokens& tokens, int n_tokens) {
   int n_groups = pool_->n_groups();
   Chain at;
   Hit hit;
@@ -58,6 +59,10 @@ PrefixCache::Hit PrefixCache::find(const Tokens& tokens, int n_tokens) const {
     if (it == entries_.end() || it->second.parent != at.serial ||
         !is_same(it->second.tokens, block))
       break;
+    if (!it->second.is_verified && !verify(&it->second)) {
+      drop(key);
+      break;
+    }
     const Entry& entry = it->second;
     path.push_back(&entry);
     at = {key, entry.serial, at.n_blocks + 1};
@@ -98,6 +103,10 @@ void PrefixCache::publish(const Tokens& tokens, int n_tokens, PageTable* pages, 
     auto it = entries_.find(key);
     bool is_there = it != entries_.end() && it->second.parent == chain->serial &&
                     is_same(it->second.tokens, block);
+    if (is_there && !it->second.is_verified && !verify(&it->second)) {
+      drop(key);
+      is_there = false;
+    }
     if (!is_there && !has_page) return;  // left all windows
     Entry* entry = is_there ? &it->second : insert(key, chain->serial, block);
     for (int g = 0; g < pool_->n_groups(); ++g) {
@@ -107,12 +116,97 @@ void PrefixCache::publish(const Tokens& tokens, int n_tokens, PageTable* pages, 
         pages->replace(g, i, entry->pages[g]);
         continue;
       }
-      pool_->keep(g, page);
-      entry->pages[g] = page;
-      key_of_page_[g][page] = key;
+      give_page(entry, key, g, page, i);
     }
     *chain = {key, entry->serial, i + 1};
   }
+}
+
+void PrefixCache::give_page(Entry* entry, uint64_t key, int group, PageId page, int index) {
+  pool_->keep(group, page);
+  entry->pages[group] = page;
+  key_of_page_[group][page] = key;
+  if (ledger_ != nullptr)
+    ledger_->on_sealed(group, page, {key, entry->serial, entry->parent, index, entry->tokens});
+}
+
+bool PrefixCache::follow(Chain* chain, std::span<const int32_t> block) {
+  uint64_t key = key_of(chain->n_blocks == 0 ? kSeed : chain->key, block);
+  auto it = entries_.find(key);
+  if (it == entries_.end() || it->second.parent != chain->serial || !is_same(it->second.tokens, block)) return false;
+  Entry& entry = it->second;
+  if (!entry.is_verified && !verify(&entry)) {
+    drop(key);
+    return false;
+  }
+  if (std::find(entry.pages.begin(), entry.pages.end(), -1) != entry.pages.end()) return false;
+  *chain = {key, entry.serial, chain->n_blocks + 1};
+  return true;
+}
+
+bool PrefixCache::add_block(Chain* chain, std::span<const int32_t> block, const std::vector<PageId>& pages) {
+  if (!is_alive(*chain)) return false;
+  uint64_t key = key_of(chain->n_blocks == 0 ? kSeed : chain->key, block);
+  auto it = entries_.find(key);
+  bool is_there = it != entries_.end() && it->second.parent == chain->serial && is_same(it->second.tokens, block);
+  Entry* entry = is_there ? &it->second : insert(key, chain->serial, block);
+  for (int g = 0; g < pool_->n_groups(); ++g) {
+    if (entry->pages[g] < 0 && pages[g] >= 0) give_page(entry, key, g, pages[g], chain->n_blocks);
+  }
+  *chain = {key, entry->serial, chain->n_blocks + 1};
+  return true;
+}
+
+bool PrefixCache::verify(Entry* entry) {
+  for (int g = 0; g < pool_->n_groups(); ++g) {
+    if (entry->pages[g] >= 0 && !ledger_->verify(g, entry->pages[g])) return false;
+  }
+  return entry->is_verified = true;
+}
+
+int PrefixCache::restore() {
+  std::vector<SealedPage> sealed = ledger_->sealed_pages();
+  std::sort(sealed.begin(), sealed.end(), [](const auto& a, const auto& b) { return a.index < b.index; });
+  std::unordered_map<uint64_t, uint64_t> key_of_serial = {{0, kSeed}};
+  std::vector<std::vector<PageId>> kept(pool_->n_groups());
+  for (const SealedPage& page : sealed) {
+    if (take_restored(page, &key_of_serial)) kept[page.group].push_back(page.page);
+    else ledger_->on_freed(page.group, page.page);
+  }
+  int n_kept = 0;
+  for (int g = 0; g < pool_->n_groups(); ++g) {
+    std::reverse(kept[g].begin(), kept[g].end());  // a chain loses its tail first
+    pool_->restore(g, kept[g]);
+    n_kept += static_cast<int>(kept[g].size());
+  }
+  return n_kept;
+}
+
+// Chains come in order of their blocks: a page whose predecessor is not there is unreachable.
+bool PrefixCache::take_restored(const SealedPage& page,
+                                std::unordered_map<uint64_t, uint64_t>* key_of_serial) {
+  auto parent = key_of_serial->find(page.parent);
+  bool is_start = page.parent == 0;
+  if (page.serial == 0 || parent == key_of_serial->end() || is_start != (page.index == 0) ||
+      static_cast<int>(page.tokens.size()) != page_size_ || key_of(parent->second, page.tokens) != page.key)
+    return false;
+  auto [it, is_new] = entries_.try_emplace(page.key);
+  Entry& entry = it->second;
+  if (is_new) {
+    entry.serial = page.serial, entry.parent = page.parent, entry.tokens = page.tokens;
+    entry.pages.assign(pool_->n_groups(), -1);
+    entry.is_verified = false;
+    next_serial_ = std::max(next_serial_, page.serial + 1);
+    if (!key_of_serial->emplace(page.serial, page.key).second) {  // two blocks of one number
+      entries_.erase(it);
+      return false;
+    }
+  } else if (entry.serial != page.serial || entry.pages[page.group] >= 0) {
+    return false;
+  }
+  entry.pages[page.group] = page.page;
+  key_of_page_[page.group][page.page] = page.key;
+  return true;
 }
 
 void PrefixCache::distrust(const PageTable& pages) {

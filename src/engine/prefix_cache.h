@@ -15,6 +15,8 @@
 // would still hold at position n (for a window, those that it reaches back to); else a shorter one
 // is looked for. If all groups have windows, entries vanish from the head of the chain, and only
 // what is still reachable from the start is found.
+// With a ledger, published pages are sealed there, and restore() makes those of an earlier life findable again;
+// such a page is used only once its content was checked.
 #pragma once
 
 #include <cstdint>
@@ -45,17 +47,26 @@ class PrefixCache {
   };
 
   // Pool and windows outlive the cache. `key_bits`: tests narrow the keys to see them collide.
-  PrefixCache(PagePool* pool, const std::vector<int>* windows, int page_size, int key_bits = 64);
+  PrefixCache(PagePool* pool, const std::vector<int>* windows, int page_size, int key_bits = 64,
+              PageLedger* ledger = nullptr);
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
   ~PrefixCache();
 
   // The longest hit within the first n_tokens tokens. Its pages are nobody's until shared.
-  Hit find(const Tokens& tokens, int n_tokens) const;
+  Hit find(const Tokens& tokens, int n_tokens);
+  // Takes over what the ledger has sealed; once, before anything is published. Pages of broken chains are freed.
+  // Returns the number of pages that can be found again.
+  int restore();
   // Publishes the full blocks of [0, n_tokens), which `pages` holds, and moves `chain` behind them.
   // Where a block is there already, `pages` shares its page and gives back its own, the same
   // numbers computed twice.
   void publish(const Tokens& tokens, int n_tokens, PageTable* pages, Chain* chain);
+  // Moves `chain` behind `block` if that is there with all its pages.
+  bool follow(Chain* chain, std::span<const int32_t> block);
+  // Publishes `block` behind `chain`, computed elsewhere: `pages` (per group, -1: none) are held by the caller,
+  // who lets go of them afterwards. False: the chain is not there any more.
+  bool add_block(Chain* chain, std::span<const int32_t> block, const std::vector<PageId>& pages);
   // Drops whatever was published of these pages: their numbers are not to be trusted.
   void distrust(const PageTable& pages);
 
@@ -66,10 +77,14 @@ class PrefixCache {
     uint64_t serial = 0, parent = 0;
     std::vector<int32_t> tokens;
     std::vector<PageId> pages;  // per group; -1: none
+    bool is_verified = true;    // false: of an earlier life, content not yet looked at
   };
   uint64_t key_of(uint64_t previous, std::span<const int32_t> block) const;
   bool is_alive(const Chain& chain) const;
+  void give_page(Entry* entry, uint64_t key, int group, PageId page, int index);
   Entry* insert(uint64_t key, uint64_t parent, std::span<const int32_t> block);
+  bool verify(Entry* entry);
+  bool take_restored(const SealedPage& page, std::unordered_map<uint64_t, uint64_t>* key_of_serial);
   void drop_page(int group, PageId page);
   void drop(uint64_t key);
 
@@ -77,6 +92,7 @@ class PrefixCache {
   const std::vector<int>* const windows_;
   const int page_size_;
   const uint64_t key_mask_;
+  PageLedger* const ledger_;
   uint64_t next_serial_ = 1;
   std::unordered_map<uint64_t, Entry> entries_;     // by key
   std::vector<std::vector<uint64_t>> key_of_page_;  // per group and page, if kept

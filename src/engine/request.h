@@ -2,14 +2,32 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/sampler.h"
+#include "model/step_batch.h"
 
 namespace tandem {
 
 enum class SequenceEnd : uint8_t { kNone, kEndToken, kMaxTokens, kContext, kPool, kDeadline, kCancelled, kFailed };
+
+// A page of another worker's pool; `serial` as in PageLedger.
+struct RemotePage {
+  PageId page = -1;     // -1: left the window
+  uint32_t serial = 0;
+};
+// K/V of a prompt's positions [first_block * page size, n_tokens), lent by a prefill worker: per KV group one page
+// a block. A loan that is whole begins at block 0, ends with the prompt and lasts until it is released.
+struct EngineLoan {
+  uint64_t id = 0;          // of the request
+  uint32_t source = 0;      // which pool, and
+  uint64_t generation = 0;  // which life of its owner
+  uint32_t first_block = 0, n_tokens = 0;
+  bool is_whole = false;
+  std::vector<std::vector<RemotePage>> groups;
+};
 
 struct EngineRequest {
   uint64_t id = 0;
@@ -28,6 +46,11 @@ struct EngineRequest {
   int64_t waited_us = 0;              // before it came here: counts for ageing
   int64_t deadline_us = 0;            // 0: none
   std::vector<int32_t> end_tokens;
+  // Only the prompt is computed here, and first tokens drawn; then its pages are lent and the request is no longer
+  // ours, without a word but the loan.
+  bool hands_off = false;
+  // The prompt is not computed but copied from this (whole) loan; each choice has a token already.
+  std::optional<EngineLoan> loan;
 };
 
 struct EngineToken {
@@ -47,10 +70,21 @@ struct EnginePrompt {                 // after each chunk; n_done only grows
   uint32_t first_logprob = 0;         // prompt position of logprobs[0], at least 1
   std::vector<SampleResult> logprobs; // with prompt_logprobs
 };
+struct EngineReturn {                 // given back with all its choices, its pages with it
+  uint64_t id = 0;
+  bool is_preempted = false;          // for want of pages; else its loan was no good
+  std::string reason;
+};
+// In the order in which they are to be told.
 struct EngineEvents {
   std::vector<EngineToken> tokens;
   std::vector<EnginePrompt> prompts;
-  bool empty() const { return tokens.empty() && prompts.empty(); }
+  std::vector<EngineLoan> loans;
+  std::vector<uint64_t> imported;     // requests whose loan was copied
+  std::vector<EngineReturn> returns;
+  bool empty() const {
+    return tokens.empty() && prompts.empty() && loans.empty() && imported.empty() && returns.empty();
+  }
 };
 
 }  // namespace tandem

@@ -37,20 +37,24 @@ int pool_limit(const SchedulerOptions& o) {
 
 void StepPlan::clear() {
   batch.clear();
-  samples.clear(), items.clear(), draws.clear(), copies.clear();
+  samples.clear(), items.clear(), draws.clear(), copies.clear(), imports.clear();
   shape = {};
   n_decode_tokens = n_prefill_tokens = 0;
 }
 
 Scheduler::Scheduler(SchedulerOptions options)
     : options_(std::move(options)), pool_(options_.n_pages, options_.n_swap_pages),
-      cache_(&pool_, &options_.windows, options_.page_size) {
+      cache_(&pool_, &options_.windows, options_.page_size, 64, options_.ledger) {
   CHECK(options_.windows.size() == options_.n_pages.size());
   CHECK(options_.max_batch_size > 0 && options_.prefill_chunk_tokens > 0 && options_.ageing_us > 0);
   limit_ = std::min(options_.context_tokens, pool_limit(options_));
   batch_limit_ = options_.max_batch_size;
   pool_.set_idle_limit(options_.max_cached_pages);
   for (int n : options_.n_pages) seen_.emplace_back(n, 0);
+  if (options_.ledger != nullptr) {
+    if (options_.has_prefix_cache) counters_.pages_readopted = static_cast<uint64_t>(cache_.restore());
+    pool_.set_ledger(options_.ledger);
+  }
 }
 
 Scheduler::~Scheduler() = default;
@@ -116,12 +120,14 @@ void Scheduler::plan_prompts(int64_t now_us) {
   bool is_admitting = true;
   for (Sequence* s : candidates_) {
     if (budget == 0) break;
+    if (s->state == Sequence::State::kEnded) continue;  // handed back meanwhile
     if (s->state == Sequence::State::kWaiting) {
       if (!may_join(*s)) continue;
       // A victim of this step closes admission too: whoever comes after it is less important still.
       is_admitting = is_admitting && s->preempted_in_step != step_ && try_admit(s, now_us);
       if (!is_admitting) continue;
     }
+    if (s->state != Sequence::State::kRunning) continue;  // admitted, and handed back for want of pages
     // Swapped in, it may have nothing to compute but its next token.
     bool is_decode = s->is_decoding();
     int n = is_decode ? 1 : timely_chunk(*s, chunk_for(*s, budget));
@@ -134,7 +140,7 @@ void Scheduler::plan_prompts(int64_t now_us) {
 }
 
 int Scheduler::chunk_for(const Sequence& s, int budget) const {
-  int n = std::min(budget, s.n_tokens() - s.n_computed);
+  int n = std::min(budget, s.n_wanted() - s.n_computed);
   if (s.n_computed >= n_prompt(s)) return n;
   const RequestState& r = *s.request;
   // Forks share what the leader holds at the end of the prompt, so its chunk ends there.
@@ -151,6 +157,7 @@ bool Scheduler::grow_for_chunk(Sequence* s, int* n_tokens, int64_t now_us) {
   while (!grow(s, s->n_computed + *n_tokens)) {
     if (running_.back() != s) {
       preempt_last(now_us);
+      if (s->state != Sequence::State::kRunning) return false;  // went with the other choices of its request
     } else if (*n_tokens /= 2; *n_tokens == 0) {
       return false;
     }
@@ -172,11 +179,13 @@ bool Scheduler::try_admit(Sequence* s, int64_t now_us) {
     --n_kept;
   }
   while (running_.size() > n_kept) preempt_last(now_us);
+  if (s->state != Sequence::State::kWaiting) return false;  // went back with other choices of its request
   if (!s->is_swapped() || !bring_back(s)) start_behind(s, hit);
   std::erase(waiting_, s);
   s->state = Sequence::State::kRunning;
   s->waited_us += now_us - s->waiting_since_us;
   running_.insert(std::upper_bound(running_.begin(), running_.end(), s, is_more_important), s);
+  if (s->request->request.loan && !import(s, now_us)) hand_back(s->request->request.id, true, "its pages went to others");
   return true;
 }
 
@@ -224,7 +233,7 @@ int Scheduler::pages_freed(int group, size_t n_kept) {
 }
 
 int Scheduler::pages_needed(const Sequence& s, int group, int n_forks) const {
-  int n_tokens = std::min(s.n_tokens() + 1, limit_);
+  int n_tokens = s.request->request.hands_off ? s.n_wanted() : std::min(s.n_tokens() + 1, limit_);
   return peak_pages(options_.windows[group], options_.page_size, n_tokens, options_.prefill_chunk_tokens) +
          n_forks;
 }
@@ -245,6 +254,8 @@ void Scheduler::preempt_last(int64_t now_us) {
   Sequence* s = running_.back();
   if (s->n_computed > 0 && s->pages.swap_out(s->n_computed, &plan_.copies)) {
     ++counters_.swaps;
+  } else if (s->request->request.loan) {
+    return hand_back(s->request->request.id, true, "its pages went to others");
   } else {
     s->pages.clear();
     s->n_computed = 0;

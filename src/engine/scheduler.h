@@ -20,6 +20,10 @@
 // Choices of one request: the first computes the prompt, the others fork its pages.
 // With the prefix cache, whoever is admitted starts behind the full pages that the cache has for its tokens; the
 // last token of a prompt is computed always, for its logits. Scoring needs all logits and gets no pages.
+// Apart (scheduler_handoff.cc): a request that hands off computes its prompt and draws first tokens; its pages are
+// lent until release(), outside of all queues. A request with a loan is admitted as any other, and instead of
+// computing the prompt, copies what the cache has not. It cannot compute its prompt again: where others give up
+// their pages, it goes back to whoever sent it.
 #pragma once
 
 #include <memory>
@@ -27,6 +31,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/page_source.h"
 #include "engine/sequence.h"
 #include "engine/step_cost.h"
 #include "model/model_config.h"
@@ -50,6 +55,7 @@ struct SchedulerOptions {
   std::vector<int> windows;   // per KV group, 0: full attention
   std::vector<int> n_pages;   // per KV group, of the device
   std::vector<int> n_swap_pages;  // per KV group, of the swap tier, numbered behind them; empty: none
+  PageLedger* ledger = nullptr;   // outlives the scheduler; its sealed pages are taken over
 };
 
 // What one step does: the batch for the backend, the draws for the sampler, and whose they are.
@@ -66,8 +72,16 @@ struct StepPlan {
     int prompt_position;        // > 0: log-probability of that token of the prompt; 0: the next token
   };
   std::vector<Draw> draws;      // as samples
-  std::vector<PageCopy> copies; // between the tiers: to be carried out in order, before the forward; also when
-                                // the plan has no items
+  // To be carried out in order, before the forward, also when the plan has no items: pages change hands in the
+  // order of the list. Between the tiers, forks of lent prompts, and, where `from` is -1 - i, imports[i].
+  std::vector<PageCopy> copies;
+  struct Import {
+    uint64_t request = 0;   // whose loan it is
+    uint32_t source = 0;
+    uint64_t generation = 0;
+    RemotePage page{};
+  };
+  std::vector<Import> imports;
   StepShape shape;              // what the step costs
   int n_decode_tokens = 0, n_prefill_tokens = 0;
   void clear();
@@ -78,6 +92,8 @@ struct SchedulerCounters {
   uint64_t generated_tokens = 0;
   uint64_t preemptions = 0;       // computed again later
   uint64_t swaps = 0;             // preempted to the swap tier
+  uint64_t pages_readopted = 0;   // sealed by an earlier life
+  uint64_t computed_tokens = 0;   // of prompts and forced chunks, recomputation included
 };
 
 // Confined to the engine thread.
@@ -100,10 +116,20 @@ class Scheduler {
   void commit(std::span<const SampleResult> results, int64_t now_us, EngineEvents* events,
               std::vector<PageCopy>* copies);
 
+  // What a loan lends ahead of its request is copied into the prefix cache while pages are to spare: a head start,
+  // of which nothing depends.
+  void arrive(const EngineLoan& loan, std::span<const int32_t> tokens, PageSource* source);
+  void release(uint64_t id);  // pages lent are not needed any more; unknown ids are ignored
+  // The request's loan was no good; its pages are free, it is told among the returns.
+  void hand_back(uint64_t id, bool is_preempted, std::string reason);
+  // What became of loans since the last call; after the plan's moves are carried out.
+  void take_loan_news(EngineEvents* events);
+
   bool is_idle() const { return requests_.empty(); }
   int n_running() const { return static_cast<int>(running_.size()); }
   int n_waiting() const;
   int max_tokens_per_sequence() const { return limit_; }
+  int64_t n_pages_lent() const { return n_pages_lent_; }
   const PagePool& pool() const { return pool_; }
   const SchedulerCounters& counters() const { return counters_; }
   const StepCost& step_cost() const { return step_cost_; }
@@ -145,10 +171,19 @@ class Scheduler {
 
   // scheduler_prefix.cc: the prefix cache
   PrefixCache::Hit sibling_hit(const Sequence& s, int n_tokens) const;
-  PrefixCache::Hit find_cached(const Sequence& s) const;
+  PrefixCache::Hit find_cached(const Sequence& s);
   void start_behind(Sequence* s, const PrefixCache::Hit& hit);
   int pages_held(const PrefixCache::Hit& hit, int group) const;
   void publish(Sequence* s);
+
+  // scheduler_handoff.cc: lending and borrowing
+  void lend_blocks(Sequence* s, EngineEvents* events);
+  EngineLoan make_loan(const RequestState& r, const PageTable& pages, int first_block, int n_blocks) const;
+  void hand_off(RequestState* request, EngineEvents* events);
+  std::string loan_fault(const EngineRequest& request) const;
+  bool import(Sequence* s, int64_t now_us);
+  void note_imports(RequestState* request);
+  bool has_spare_page(int group) const;
 
   // scheduler_commit.cc: accounting
   void fork_waiting_choices(RequestState* request, int64_t now_us, std::vector<PageCopy>* copies);
@@ -174,6 +209,12 @@ class Scheduler {
   std::vector<Sequence*> candidates_;       // scratch of plan_prompts
   std::vector<std::vector<int32_t>> seen_;  // scratch of pages_freed: per group and page
   std::vector<uint64_t> finished_;
+  std::unordered_map<uint64_t, std::unique_ptr<RequestState>> loans_;     // lent, until release()
+  std::unordered_map<uint64_t, PrefixCache::Chain> arrivals_;             // of requests to come
+  std::vector<RequestState*> handing_off_;                                // scratch of commit
+  std::vector<uint64_t> imported_;
+  std::vector<EngineReturn> returns_;
+  int64_t n_pages_lent_ = 0;
   StepPlan plan_;
   SchedulerCounters counters_;
   StepCost step_cost_;

@@ -1,6 +1,7 @@
 // Accounting: requests come in, steps are booked, sequences end. The only code that changes tokens.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -21,16 +22,24 @@ bool is_finite(const SampleResult& r) {
 }  // namespace
 
 void Scheduler::add(EngineRequest request, int64_t now_us, EngineEvents* events) {
-  if (requests_.contains(request.id)) {
+  arrivals_.erase(request.id);
+  if (requests_.contains(request.id) || loans_.contains(request.id)) {
     log_error("engine request ignored: id in use", {{"request_id", request.id}});
     return;
   }
   uint64_t id = request.id;
+  if (request.loan) {
+    if (std::string fault = loan_fault(request); !fault.empty()) {
+      returns_.push_back({id, false, std::move(fault)});
+      return;
+    }
+  }
   auto& state = *(requests_[id] = std::make_unique<RequestState>());
   state.request = std::move(request);
   EngineRequest& r = state.request;
   state.arrival = next_arrival_++;
   state.n_prompt_logprobs = static_cast<int>(std::min<size_t>(r.n_prompt_logprobs_known, r.prompt.size()));
+  if (r.loan) state.n_prompt_reported = static_cast<int>(r.prompt.size()), state.has_computed = true;
   for (EngineRequest::Choice& choice : r.choices) {
     auto s = std::make_unique<Sequence>(&state, &pool_, &options_.windows, options_.page_size);
     s->choice = choice.choice;
@@ -44,8 +53,10 @@ void Scheduler::add(EngineRequest request, int64_t now_us, EngineEvents* events)
   r.choices.clear();
   for (const auto& s : state.sequences) {
     // A prompt that is only scored needs no room for a token.
-    int n_least = s->n_tokens() + (r.max_tokens > 0 ? 1 : 0);
-    if (r.prompt.empty()) {
+    int n_least = r.hands_off ? s->n_wanted() : s->n_tokens() + (r.max_tokens > 0 ? 1 : 0);
+    if (r.loan && s->generated.empty()) {
+      end(s.get(), SequenceEnd::kFailed, "the prompt is lent, but a choice has no token yet", events);
+    } else if (r.prompt.empty()) {
       end(s.get(), SequenceEnd::kFailed, "the prompt is empty", events);
     } else if (r.max_tokens > 0 && s->generated.size() >= r.max_tokens) {
       end(s.get(), SequenceEnd::kMaxTokens, "", events);
@@ -60,6 +71,7 @@ void Scheduler::add(EngineRequest request, int64_t now_us, EngineEvents* events)
 
 void Scheduler::cancel(uint64_t id, int choice, bool silently, SequenceEnd reason, int64_t now_us,
                        EngineEvents* events) {
+  if (choice < 0) arrivals_.erase(id), release(id);
   auto it = requests_.find(id);
   if (it == requests_.end()) return;
   for (const auto& s : it->second->sequences) {
@@ -90,6 +102,7 @@ void Scheduler::commit(std::span<const SampleResult> results, int64_t now_us, En
                        std::vector<PageCopy>* copies) {
   CHECK(results.size() == plan_.samples.size());
   step_cost_.observe(plan_.shape, static_cast<double>(now_us - step_start_us_));
+  counters_.computed_tokens += static_cast<uint64_t>(plan_.n_prefill_tokens);
   for (size_t i = 0; i < plan_.items.size(); ++i) {
     const StepPlan::Item& item = plan_.items[i];
     Sequence* s = item.sequence;
@@ -97,11 +110,16 @@ void Scheduler::commit(std::span<const SampleResult> results, int64_t now_us, En
     s->n_computed += plan_.batch.items[i].n_tokens;
     s->request->has_computed = true;
     publish(s);
+    if (s->request->request.hands_off) lend_blocks(s, events);
     s->pages.leave_windows(s->n_computed);
     if (!was_in_prompt) continue;
     report_prompt(*s, results, item, events);
     bool is_prompt_done = s->n_computed >= static_cast<int>(s->request->request.prompt.size());
-    if (is_prompt_done && s->request->leader == s) fork_waiting_choices(s->request, now_us, copies);
+    if (is_prompt_done && s->request->request.hands_off) {
+      s->request->lent = std::make_unique<PageTable>(&pool_, &options_.windows, options_.page_size);
+      s->request->lent->take(&s->pages);
+      handing_off_.push_back(s->request);
+    } else if (is_prompt_done && s->request->leader == s) fork_waiting_choices(s->request, now_us, copies);
   }
   for (size_t i = 0; i < plan_.draws.size(); ++i) {
     const StepPlan::Draw& draw = plan_.draws[i];
@@ -114,6 +132,9 @@ void Scheduler::commit(std::span<const SampleResult> results, int64_t now_us, En
         if (s->state != Sequence::State::kEnded) end(s.get(), SequenceEnd::kFailed, kNotFinite, events);
       }
     }
+  }
+  for (RequestState* request : std::exchange(handing_off_, {})) {
+    if (request->n_unfinished > 0) hand_off(request, events);
   }
   for (const StepPlan::Item& item : plan_.items) {  // prompts that were only scored
     RequestState* request = item.sequence->request;
@@ -138,6 +159,7 @@ void Scheduler::fork_waiting_choices(RequestState* request, int64_t now_us, std:
     if (has_place && s->pages.fork(request->leader->pages, n_prompt, copies)) {
       s->n_computed = n_prompt;
       s->published = request->leader->published;
+      s->is_imported = request->leader->is_imported;
       s->state = Sequence::State::kRunning;
       s->waited_us = request->leader->waited_us;
       s->batch = request->leader->batch;
@@ -204,7 +226,8 @@ void Scheduler::take_token(Sequence* s, const SampleResult& result, EngineEvents
 SequenceEnd Scheduler::length_end(const Sequence& s) const {
   uint32_t max_tokens = s.request->request.max_tokens;
   if (max_tokens > 0 && s.generated.size() >= max_tokens) return SequenceEnd::kMaxTokens;
-  if (s.n_tokens() < limit_) return SequenceEnd::kNone;
+  // Who hands off knows nothing of the decoder's pool.
+  if (s.n_tokens() < (s.request->request.hands_off ? options_.context_tokens : limit_)) return SequenceEnd::kNone;
   return s.n_tokens() >= options_.context_tokens ? SequenceEnd::kContext : SequenceEnd::kPool;
 }
 
@@ -217,7 +240,10 @@ void Scheduler::end(Sequence* s, SequenceEnd reason, std::string error, EngineEv
   event.end = reason;
   event.error = std::move(error);
   events->tokens.push_back(std::move(event));
-  if (reason == SequenceEnd::kFailed) cache_.distrust(s->pages);
+  if (reason == SequenceEnd::kFailed) {
+    cache_.distrust(s->pages);
+    if (s->request->lent) cache_.distrust(*s->request->lent);
+  }
   retire(s);
 }
 
@@ -230,6 +256,7 @@ void Scheduler::retire(Sequence* s) {
   s->pages.clear();
   s->state = Sequence::State::kEnded;
   if (--r->n_unfinished == 0) finished_.push_back(r->request.id);
+  note_imports(r);
 }
 
 // Without a leader, the first choice that still waits to fork computes the prompt.

@@ -108,7 +108,7 @@ bool Scheduler::may_join(const Sequence& s) const {
 
 // An ended sequence whose lane is computed on, if there is a page for one more position.
 void Scheduler::keep_lane(Sequence* s) {
-  if (options_.batching != Batching::kStaticPadded || !s->pages.grow(s->n_computed + 1)) return;
+  if (options_.batching != Batching::kStaticPadded || s->request->request.hands_off || !s->pages.grow(s->n_computed + 1)) return;
   Lane lane{std::make_unique<PageTable>(&pool_, &options_.windows, options_.page_size), s->n_computed,
             s->token_at(std::min(s->n_computed, s->n_tokens() - 1))};
   lane.pages->take(&s->pages);

@@ -6,14 +6,17 @@
 
 namespace tandem {
 
-PrefixCache::Hit Scheduler::find_cached(const Sequence& s) const {
+PrefixCache::Hit Scheduler::find_cached(const Sequence& s) {
   const RequestState& r = *s.request;
   if (r.request.prompt_logprobs) return {};
   int n_prompt = static_cast<int>(r.request.prompt.size());
   // Forks start where the prompt ends, and its end is reported once: both need a chunk that ends
   // there.
-  bool is_prompt_over = r.n_prompt_reported == n_prompt && r.forking.empty();
-  int n_tokens = (is_prompt_over ? s.n_tokens() : n_prompt) - 1;
+  // One that has tokens already was reported by an earlier worker.
+  bool is_prompt_over = r.forking.empty() && !r.request.hands_off &&
+                        (r.n_prompt_reported == n_prompt || !s.generated.empty());
+  // A prompt that is lent can be found whole: its logits are not needed.
+  int n_tokens = is_prompt_over ? s.n_tokens() - 1 : r.request.loan ? n_prompt : n_prompt - 1;
   if (!options_.has_prefix_cache) return sibling_hit(s, std::min(n_tokens, n_prompt));
   return cache_.find(s.tokens(), n_tokens);
 }
@@ -48,7 +51,8 @@ void Scheduler::start_behind(Sequence* s, const PrefixCache::Hit& hit) {
   RequestState* r = s->request;
   // Once it has computed something, pages found again after a preemption are no gain of this
   // request.
-  if (!r->has_computed) r->n_cached = r->n_prompt_reported = s->n_computed;
+  if (!r->has_computed)
+    r->n_cached = r->n_prompt_reported = std::min(s->n_computed, static_cast<int>(r->request.prompt.size()));
 }
 
 // Pages of the hit that somebody holds. Those of a window count for nothing: the sequence soon

@@ -35,11 +35,20 @@ bool Scheduler::drop_swapped() {
   Sequence* last = nullptr;
   for (Sequence* s : waiting_) {
     if (!s->is_swapped()) continue;
+    // One whose prompt was lent goes back, and all its choices with it: not while one of them runs.
+    bool is_tied = s->request->request.loan && std::any_of(running_.begin(), running_.end(), [&](const Sequence* r) {
+                     return r->request == s->request;
+                   });
+    if (is_tied) continue;
     if (last == nullptr || std::pair(s->priority_class, s->request->arrival) >
                                std::pair(last->priority_class, last->request->arrival))
       last = s;
   }
   if (last == nullptr) return false;
+  if (last->request->request.loan) {
+    hand_back(last->request->request.id, true, "its pages went to others");
+    return true;
+  }
   last->pages.clear();
   last->n_computed = 0;
   ++counters_.preemptions;

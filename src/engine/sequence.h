@@ -31,6 +31,7 @@ struct Sequence {
   PageTable pages;
   int n_computed = 0;             // positions [0, n_computed) have K/V in `pages`
   PrefixCache::Chain published;   // of [0, n_computed): its full blocks, in the prefix cache or adopted from it
+  bool is_imported = false;       // of a request with a loan: has the prompt's K/V
   int64_t waiting_since_us = 0;   // while kWaiting
   int64_t waited_us = 0;          // earlier waits together
   uint64_t batch = 0;             // number of the batch it belongs to, unless batching is continuous
@@ -41,6 +42,7 @@ struct Sequence {
 
   bool is_swapped() const { return state == State::kWaiting && n_computed > 0; }
   int n_tokens() const;           // prompt and generated
+  int n_wanted() const;           // tokens whose K/V are computed here: all of them, or only the prompt
   int32_t token_at(int pos) const;
   PrefixCache::Tokens tokens() const;
   // One token lacks its K/V, and it is a generated one.
@@ -57,11 +59,17 @@ struct RequestState {
   int n_prompt_reported = 0;                         // EnginePrompt::n_done so far, or n_cached
   int n_cached = 0;                                  // prompt tokens that this request never computed
   bool has_computed = false;                         // some of its prompt
+  std::unique_ptr<PageTable> lent;                   // of a request that hands off, once the prompt is computed
+  int n_lent_blocks = 0;                             // of those lent as they filled
+  bool has_told_import = false;
   int n_prompt_logprobs = 0;                         // of positions 1..n: known or reported
 };
 
 inline int Sequence::n_tokens() const {
   return static_cast<int>(request->request.prompt.size() + generated.size());
+}
+inline int Sequence::n_wanted() const {
+  return request->request.hands_off ? static_cast<int>(request->request.prompt.size()) : n_tokens();
 }
 inline int32_t Sequence::token_at(int pos) const {
   const std::vector<int32_t>& prompt = request->request.prompt;
@@ -69,6 +77,8 @@ inline int32_t Sequence::token_at(int pos) const {
   return pos < n_prompt ? prompt[pos] : generated[pos - n_prompt];
 }
 inline PrefixCache::Tokens Sequence::tokens() const { return {request->request.prompt, generated}; }
-inline bool Sequence::is_decoding() const { return !generated.empty() && n_computed == n_tokens() - 1; }
+inline bool Sequence::is_decoding() const {
+  return !generated.empty() && !request->request.hands_off && n_computed == n_tokens() - 1;
+}
 
 }  // namespace tandem

@@ -26,7 +26,7 @@ auto fields_of(M& m) { return std::tie(m.token, m.logprob, m.bytes); }
 template <Is<LogprobEntry> M>
 auto fields_of(M& m) { return std::tie(m.chosen, m.top); }
 template <Is<Configure> M>
-auto fields_of(M& m) { return std::tie(m.protocol, m.config_toml, m.model_names, m.generation); }
+auto fields_of(M& m) { return std::tie(m.protocol, m.config_toml, m.model_names, m.generation, m.role); }
 template <Is<Message> M>
 auto fields_of(M& m) { return std::tie(m.role, m.content, m.name); }
 template <Is<Prepare> M>
@@ -41,8 +41,28 @@ auto fields_of(M& m) { return std::tie(m.choice, m.generated, m.bytes_released);
 template <Is<Submit> M>
 auto fields_of(M& m) {
   return std::tie(m.id, m.prompt, m.choices, m.sampling, m.stop, m.max_tokens, m.prompt_logprobs,
-                  m.n_prompt_logprobs_known, m.priority, m.waited_us, m.deadline_us);
+                  m.n_prompt_logprobs_known, m.priority, m.waited_us, m.deadline_us, m.loan);
 }
+template <Is<PoolGrant> M>
+auto fields_of(M& m) { return std::tie(m.bytes, m.error); }
+template <Is<LentPage> M>
+auto fields_of(M& m) { return std::tie(m.page, m.serial); }
+template <Is<Loan> M>
+auto fields_of(M& m) {
+  return std::tie(m.source, m.generation, m.first_block, m.n_tokens, m.is_whole, m.groups);
+}
+template <Is<Lend> M>
+auto fields_of(M& m) { return std::tie(m.id, m.loan, m.tokens); }
+template <Is<Release> M>
+auto fields_of(M& m) { return std::tie(m.id); }
+template <Is<PoolRequest> M>
+auto fields_of(M& m) { return std::tie(m.bytes); }
+template <Is<Lent> M>
+auto fields_of(M& m) { return std::tie(m.id, m.loan); }
+template <Is<ImportDone> M>
+auto fields_of(M& m) { return std::tie(m.id); }
+template <Is<Returned> M>
+auto fields_of(M& m) { return std::tie(m.id, m.is_preempted, m.reason); }
 template <Is<Cancel> M>
 auto fields_of(M& m) { return std::tie(m.id, m.reason); }
 template <Is<SetLogLevel> M>
@@ -83,7 +103,8 @@ template <Is<Heartbeat> M>
 auto fields_of(M& m) {
   return std::tie(m.engine_turns, m.steps, m.prompt_tokens, m.generated_tokens, m.preemptions, m.swaps, m.n_running,
                   m.n_waiting, m.pages_used, m.pages_free, m.pages_shared, m.pages_swapped, m.batch_limit, m.prefill_seconds,
-                  m.decode_seconds, m.sampling_seconds, m.last_batch);
+                  m.decode_seconds, m.sampling_seconds, m.last_batch, m.computed_tokens, m.pages_readopted,
+                  m.pages_imported, m.bytes_imported, m.import_seconds, m.pages_lent);
 }
 
 // Number of fields of an aggregate: how many values of any type it can be initialized from.
@@ -109,6 +130,7 @@ template <typename T>
 concept Number = std::is_arithmetic_v<T> && !std::same_as<T, bool>;
 
 // Largest valid value of each enumeration.
+constexpr auto last_of(Role) { return Role::kDecode; }
 constexpr auto last_of(Priority) { return Priority::kLow; }
 constexpr auto last_of(FinishReason) { return FinishReason::kFailed; }
 constexpr auto last_of(Prepare::Kind) { return Prepare::Kind::kIds; }

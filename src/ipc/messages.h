@@ -6,13 +6,25 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
 namespace tandem::ipc {
 
-constexpr uint32_t kProtocolVersion = 2;
+constexpr uint32_t kProtocolVersion = 3;
+
+// What a worker does: all of it; prompts only, lending their K/V; or the rest, taking the K/V over.
+enum class Role : uint8_t { kBoth, kPrefill, kDecode };
+constexpr const char* kRoleNames[] = {"both", "prefill", "decode"};
+inline const char* role_name(Role role) { return kRoleNames[static_cast<int>(role)]; }
+inline std::optional<Role> parse_role(std::string_view text) {
+  for (int i = 0; i < 3; ++i) {
+    if (text == kRoleNames[i]) return static_cast<Role>(i);
+  }
+  return std::nullopt;
+}
 
 enum class Priority : uint8_t { kHigh, kNormal, kLow };
 enum class FinishReason : uint8_t {
@@ -49,6 +61,38 @@ struct Configure {
   std::string config_toml;              // config_to_toml() of the supervisor's configuration
   std::vector<std::string> model_names; // one per inherited model descriptor, for messages
   uint64_t generation = 0;              // number of this worker's incarnation
+  Role role = Role::kBoth;
+};
+// Answer to PoolRequest: the worker's host pool has the size asked for, or why not.
+struct PoolGrant {
+  int64_t bytes = 0;
+  std::string error;  // "": granted
+};
+
+// A page of another worker's host pool, lent by its index. `serial` is the slot's when it was lent: it changes
+// when the page is given to somebody else, so that a page named too late is found out.
+struct LentPage {
+  int32_t page = -1;    // -1: left the window, nothing to copy
+  uint32_t serial = 0;
+};
+// K/V of the prompt's positions [first_block * page size, n_tokens), per KV group one page a block. While a
+// prompt is computed its full pages are lent as they fill; the last loan is whole: from block 0, the partial
+// page too, and the lender keeps its pages until Release.
+struct Loan {
+  uint32_t source = 0;      // number of the lending worker among the prefill workers; set by tandemd
+  uint64_t generation = 0;  // of the lender
+  uint32_t first_block = 0, n_tokens = 0;
+  bool is_whole = false;
+  std::vector<std::vector<LentPage>> groups;
+};
+// To a decode worker, ahead of Submit: pages to copy while there is time. `tokens`: of the loan's blocks.
+struct Lend {
+  uint64_t id = 0;
+  Loan loan;
+  std::vector<int32_t> tokens;
+};
+struct Release {  // to the lender: the pages were copied, or nobody wants them any more
+  uint64_t id = 0;
 };
 
 // Text or conversation -> token ids, on the worker's I/O thread.
@@ -89,6 +133,7 @@ struct Submit {
   Priority priority = Priority::kNormal;
   int64_t waited_us = 0;                // in tandemd's queue, all dispatches together: counts for ageing
   int64_t deadline_us = 0;              // monotonic; the same clock in both processes; 0 = none
+  std::optional<Loan> loan;             // to a decode worker: K/V of the whole prompt
 };
 struct Cancel {
   uint64_t id = 0;
@@ -178,7 +223,7 @@ struct PromptProgress {
   uint32_t n_done = 0, n_total = 0, n_cached = 0;
 };
 // Every 250 ms from the I/O thread, with the engine thread's own signs of life.
-struct Heartbeat {
+struct Heartbeat {  // counters since the worker's start, but for gauges
   uint64_t engine_turns = 0;        // turns of the engine loop, also when idle
   uint64_t steps = 0;               // model steps done: progress
   uint64_t prompt_tokens = 0, generated_tokens = 0;  // since start
@@ -189,10 +234,34 @@ struct Heartbeat {
   uint32_t batch_limit = 0;
   double prefill_seconds = 0, decode_seconds = 0, sampling_seconds = 0;
   uint32_t last_batch = 0;
+  uint64_t computed_tokens = 0;     // of prompts and forced chunks; what was cached or copied is not in it
+  uint64_t pages_readopted = 0;     // sealed by an earlier life of this worker and found whole
+  uint64_t pages_imported = 0, bytes_imported = 0;  // copied from lent pages
+  double import_seconds = 0;
+  int64_t pages_lent = 0;           // gauge: lent and not released
+};
+// A worker asks for its host pool when it knows the size, and waits for PoolGrant.
+struct PoolRequest {
+  int64_t bytes = 0;
+};
+struct Lent {
+  uint64_t id = 0;
+  Loan loan;
+};
+struct ImportDone {  // the whole loan of this request was copied
+  uint64_t id = 0;
+};
+// The worker gives a request back, all its choices: to be dispatched again from what is known of it.
+struct Returned {
+  uint64_t id = 0;
+  bool is_preempted = false;  // for want of pages; else the loan was no good
+  std::string reason;
 };
 
-using ToWorker = std::variant<Configure, Prepare, Detokenize, Submit, Cancel, SetLogLevel, Shutdown>;
+using ToWorker = std::variant<Configure, Prepare, Detokenize, Submit, Cancel, SetLogLevel, Shutdown, PoolGrant, Lend,
+                              Release>;
 using FromWorker = std::variant<Hello, Progress, Fatal, Ready, PrepareReply, DetokenizeReply, PromptLogprobs,
-                                TokenEvents, PromptProgress, Heartbeat, WeightsCacheDone>;
+                                TokenEvents, PromptProgress, Heartbeat, WeightsCacheDone, PoolRequest, Lent,
+                                ImportDone, Returned>;
 
 }  // namespace tandem::ipc

@@ -2,19 +2,35 @@
 // came since the last heartbeat of the same worker. Confined to the supervisor's loop thread.
 #pragma once
 
+#include <map>
+
 #include "ipc/messages.h"
 #include "metrics/metrics.h"
 
 namespace tandem {
 
+// Gauges over all workers: pages and batches add up. Confined to the supervisor's loop thread.
+class WorkerGauges {
+ public:
+  explicit WorkerGauges(Metrics* metrics) : metrics_(metrics) {}
+  void set(const void* worker, const ipc::Heartbeat& now);
+  void clear(const void* worker);
+
+ private:
+  void show();
+  Metrics* metrics_;
+  std::map<const void*, ipc::Heartbeat> latest_;
+};
+
 class WorkerCounters {
  public:
-  explicit WorkerCounters(Metrics* metrics) : metrics_(metrics) {}
+  WorkerCounters(Metrics* metrics, WorkerGauges* gauges) : metrics_(metrics), gauges_(gauges) {}
   void on_heartbeat(const ipc::Heartbeat& now);
-  void on_worker_end();  // gauges fall to zero; the next worker counts from zero
+  void on_worker_end();  // its gauges fall to zero; the next worker counts from zero
 
  private:
   Metrics* metrics_;
+  WorkerGauges* gauges_;
   ipc::Heartbeat last_;
 };
 

@@ -34,6 +34,9 @@ class Backend {
   // and its pool, seconds of work for the kernel, fills meanwhile. The only call allowed from another thread
   // while the engine thread uses the backend. kExhausted: the memory is not there.
   virtual Status touch_pages(const std::atomic<bool>& /*stop*/) { return ok_status(); }
+  // Instead of reserve_pages: group g's pages lie one after the other at memory[g], which outlives the backend
+  // and is aligned to 64 bytes. What is in them stays.
+  virtual Status place_pages(const std::vector<int>& n_pages, const std::vector<uint8_t*>& memory) = 0;
   // Runs one step: K/V of all tokens are stored in their pages, logits of logit_rows are kept.
   virtual Status forward(const StepBatch& batch) = 0;
   // Logits of logit_rows[i] of the last forward: [vocab_size] floats, valid until the next forward.

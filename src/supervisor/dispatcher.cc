@@ -20,6 +20,7 @@ namespace {
 constexpr size_t kExtraSequences =
     2;  // beyond the batch, so that a finished one is replaced at once
 constexpr size_t kMaxCallsAtWorker = 64;  // its I/O thread answers them one after the other
+constexpr size_t kAffinityTokens = 64;    // what tells one system prompt from another
 constexpr int64_t kCheckUs = 200'000;  // slow readers and overdue deadlines are looked at so often
 
 AdmissionLimits limits_of(const Config& config) {
@@ -41,23 +42,47 @@ Dispatcher::Dispatcher(const Config& config, Metrics* metrics, Accounting* accou
       queue_(limits_of(config), clock),
       retry_after_(clock) {}
 
+void Dispatcher::set_workers(std::vector<WorkerLink*> workers) {
+  CHECK(!workers.empty() && workers.size() <= 64);
+  uint32_t n_prefill = 0;
+  for (WorkerLink* link : workers) {
+    lanes_.emplace_back().link = link;
+    if (link->role() == ipc::Role::kPrefill) lanes_.back().source = n_prefill++;
+  }
+  links_ = std::move(workers);
+}
+
 // --- acceptance ---
+
+// What any request can count on, wherever it runs: none before the first workers were ready.
+std::optional<ipc::ModelInfo> Dispatcher::model() const {
+  std::optional<ipc::ModelInfo> least;
+  for (const WorkerLink* link : links_) {
+    if (!link->model()) continue;
+    if (!least) least = link->model();
+    least->context_tokens = std::min(least->context_tokens, link->model()->context_tokens);
+    least->pool_tokens = std::min(least->pool_tokens, link->model()->pool_tokens);
+  }
+  return least;
+}
 
 // No worker will come without somebody's doing: waiting for one would only be a late refusal.
 std::optional<ApiError> Dispatcher::hopeless() const {
   if (is_draining_) return draining_error();
-  WorkerState state = keeper_->state();
-  if (state != WorkerState::kNoModel && state != WorkerState::kRefused) return std::nullopt;
-  return api_error("no_worker", "no model is served: " + keeper_->cause(), "",
+  const WorkerLink& worker = spokesman(links_);
+  if (worker.state() != WorkerState::kNoModel && worker.state() != WorkerState::kRefused)
+    return std::nullopt;
+  return api_error("no_worker", "no model is served: " + worker.cause(), "",
                    RetryAfter::kUnknownSeconds);
 }
 
 std::optional<ApiError> Dispatcher::refusal(const api::GenerateRequest& request) const {
   if (auto error = hopeless()) return error;
-  if (!keeper_->model())
-    return api_error("no_worker", "no worker is ready: " + keeper_->cause(), "",
+  const std::optional<ipc::ModelInfo> known = this->model();
+  if (!known)
+    return api_error("no_worker", "no worker is ready: " + spokesman(links_).cause(), "",
                      RetryAfter::kUnknownSeconds);
-  const ipc::ModelInfo& model = *keeper_->model();
+  const ipc::ModelInfo& model = *known;
   auto n_prompt = static_cast<int64_t>(request.prompt.size());
   int64_t wanted = std::max<int64_t>(1, request.max_tokens.value_or(1));
   std::string counts = "the prompt has " + std::to_string(n_prompt) + " tokens";
@@ -100,7 +125,7 @@ std::optional<ApiError> Dispatcher::accept(api::GenerateRequest in,
   Request& r = *request;
   r.id = next_id_++;
   r.received_utc_us = utc_us() - (clock_->now_us() - in.received_us);
-  r.context_tokens = keeper_->model()->context_tokens;
+  r.context_tokens = model()->context_tokens;
   r.max_tokens = in.max_tokens.value_or(static_cast<uint32_t>(r.context_tokens) -
                                         static_cast<uint32_t>(in.prompt.size()));
   r.choices.resize(static_cast<size_t>(in.n_choices));
@@ -139,7 +164,7 @@ void Dispatcher::add_call(std::shared_ptr<WorkerCall> call) {
 void Dispatcher::drop_call(const WorkerCall* call) {
   auto it = calls_.find(call->id);
   if (it == calls_.end()) return;
-  if (it->second->is_at_worker) --n_calls_at_worker_;
+  if (it->second->lane >= 0) --lanes_[it->second->lane].n_calls;
   quarantine_.on_end(it->first);
   calls_.erase(it);
 }
@@ -171,48 +196,107 @@ int64_t Dispatcher::next_wakeup_us() const {
   return std::min(at, queue_.next_deadline_us().value_or(INT64_MAX));
 }
 
+// The least busy worker, those that decode last: tokenizing takes a core for a moment.
+int Dispatcher::lane_for_call() const {
+  int best = -1;
+  auto cost = [&](const Lane& lane) {
+    return lane.n_calls + (lane.link->role() == ipc::Role::kDecode ? kMaxCallsAtWorker : 0);
+  };
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    if (!is_ready(*lanes_[i].link) || lanes_[i].n_calls >= kMaxCallsAtWorker) continue;
+    if (best < 0 || cost(lanes_[i]) < cost(lanes_[best])) best = static_cast<int>(i);
+  }
+  return best;
+}
+
 void Dispatcher::dispatch_calls() {
-  if (keeper_->state() != WorkerState::kReady) return;
   for (auto& [id, call] : calls_) {
-    if (n_calls_at_worker_ >= kMaxCallsAtWorker) return;
-    if (call->is_at_worker || !quarantine_.may_dispatch(id)) continue;
-    keeper_->note_dispatch();
+    if (call->lane >= 0 || !quarantine_.may_dispatch(id)) continue;
+    int number = lane_for_call();
+    if (number < 0) return;
+    Lane& lane = lanes_[number];
+    lane.link->note_dispatch();
     std::visit([id = id](auto& question) { question.id = id; }, call->question);
-    bool is_sent =
-        std::visit([&](const auto& question) { return keeper_->send(question); }, call->question);
+    bool is_sent = std::visit([&](const auto& question) { return lane.link->send(question); },
+                              call->question);
     if (!is_sent) return;
-    call->is_at_worker = true;
-    ++n_calls_at_worker_;
-    quarantine_.on_dispatch(id);
+    call->lane = number;
+    ++lane.n_calls;
+    quarantine_.on_dispatch(id, number);
   }
 }
 
+size_t Dispatcher::n_places(const Request& r) const { return r.n_unfinished(); }
+
 // Batches that nobody joins need the whole next one at hand when they end.
-size_t Dispatcher::places_at_worker() const {
-  auto batch = static_cast<size_t>(std::max(1, keeper_->model()->max_batch_size));
+size_t Dispatcher::places_at(const Lane& lane) const {
+  auto batch = static_cast<size_t>(std::max(1, lane.link->model()->max_batch_size));
   return config_.batch_batching == "continuous" ? batch + kExtraSequences : 2 * batch;
 }
 
+// The least busy one; among those nearly as free, the one that prompts with this beginning go to, as it has their
+// pages.
+int Dispatcher::best_prefiller(const Request& r) const {
+  std::vector<int> ready;
+  size_t least = SIZE_MAX;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    if (lane.link->role() != ipc::Role::kPrefill || !is_ready(*lane.link) || lane.n_prompts >= places_at(lane)) continue;
+    ready.push_back(static_cast<int>(i));
+    least = std::min(least, lane.n_prompts);
+  }
+  if (ready.empty()) return -1;
+  uint64_t hash = 0xcbf29ce484222325;
+  for (size_t i = 0; i < std::min<size_t>(r.in.prompt.size(), kAffinityTokens); ++i)
+    hash = (hash ^ static_cast<uint32_t>(r.in.prompt[i])) * 0x100000001b3;
+  for (size_t k = 0; k < ready.size(); ++k) {
+    int lane = ready[(hash + k) % ready.size()];
+    if (lanes_[lane].n_prompts <= least + 1) return lane;
+  }
+  return ready[0];
+}
+
+// The least busy workers that have room; without any, one that gets it by a recall.
+DispatchGate::Decision Dispatcher::find_route(const Request& r, Route* route) {
+  using Verdict = DispatchGate::Verdict;
+  DispatchGate::Decision best;
+  int prefiller = best_prefiller(r);
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    Lane& lane = lanes_[i];
+    ipc::Role role = lane.link->role();
+    if (role == ipc::Role::kPrefill || !is_ready(*lane.link) || (role == ipc::Role::kDecode && prefiller < 0)) continue;
+    lane.gate.set_limit(places_at(lane));
+    DispatchGate::Decision d = lane.gate.ask(static_cast<int>(r.in.priority), n_places(r));
+    if (d.verdict == Verdict::kWait || (d.verdict == Verdict::kRecall && best.verdict != Verdict::kWait)) continue;
+    if (best.verdict == Verdict::kDispatch && lanes_[route->decoder].gate.n_sequences() <= lane.gate.n_sequences()) continue;
+    best = d;
+    *route = {role == ipc::Role::kDecode ? prefiller : -1, static_cast<int>(i)};
+  }
+  return best;
+}
+
 void Dispatcher::dispatch_requests() {
-  if (keeper_->state() != WorkerState::kReady) return;
-  gate_.set_limit(places_at_worker());
+  if (!can_serve(links_)) return;
   while (auto id = queue_.next([&](uint64_t i) { return quarantine_.may_dispatch(i); })) {
     Request* r = requests_.at(*id).get();
     // What comes first waits for its room: letting smaller ones past would starve a request of many
     // choices.
-    DispatchGate::Decision d = gate_.ask(static_cast<int>(r->in.priority), r->n_unfinished());
+    Route route;
+    DispatchGate::Decision d = find_route(*r, &route);
     if (d.verdict == DispatchGate::Verdict::kWait) return;
     if (d.verdict == DispatchGate::Verdict::kRecall) recall(requests_.at(d.recall).get());
-    else if (!dispatch(r)) return;
+    else if (!dispatch(r, route)) return;
   }
 }
 
-bool Dispatcher::dispatch(Request* r) {
-  keeper_->note_dispatch();
+bool Dispatcher::dispatch(Request* r, Route route) {
+  int first = route.prefiller >= 0 ? route.prefiller : route.decoder;
+  WorkerLink* link = lanes_[first].link;
+  link->note_dispatch();
   r->wire_id = next_wire_id_++;
   ipc::Submit submit = make_submit(*r);
   submit.waited_us = r->waited_us + queue_.waiting_us(r->id);
-  if (!keeper_->send(submit)) {  // its worker is dying: stays where it is
+  if (!link->send(submit)) {  // its worker is dying: stays where it is
     r->wire_id = 0;
     return false;
   }
@@ -222,10 +306,13 @@ bool Dispatcher::dispatch(Request* r) {
   if (r->n_dispatches++ > 0 && !r->is_recalled) metrics_->add(Metric::kResumes, 1);
   r->is_recalled = false;
   if (r->dispatched_us == 0) r->dispatched_us = clock_->now_us();
-  r->worker_generation = keeper_->generation();
+  r->worker_generation = link->generation();
+  r->prefiller = route.prefiller, r->decoder = route.decoder;
+  r->is_handed_over = false;
   ++n_at_worker_;
-  gate_.on_dispatch(r->id, queue_.effective_class(taken), r->n_unfinished());
-  quarantine_.on_dispatch(r->id);
+  if (r->prefiller >= 0) ++lanes_[r->prefiller].n_prompts;
+  lanes_[r->decoder].gate.on_dispatch(r->id, queue_.effective_class(taken), n_places(*r));
+  quarantine_.on_dispatch(r->id, first);
   log_debug("request dispatched", {{"request_id", r->in.id},
                                    {"generation", r->worker_generation},
                                    {"tokens_so_far", r->completion_tokens()}});
@@ -235,26 +322,41 @@ bool Dispatcher::dispatch(Request* r) {
 // Makes room for a higher class: it goes on later, from its tokens so far.
 void Dispatcher::recall(Request* r) {
   log_debug("request recalled", {{"request_id", r->in.id}, {"tokens_so_far", r->completion_tokens()}});
-  leave_worker(r, FinishReason::kCancelled);
-  quarantine_.on_recall(r->id);
   r->is_recalled = true;
   metrics_->add(Metric::kPreemptions, 1, {"dispatch"});
-  queue_.requeue(waiting_entry(*r));
+  take_back(r);
+}
+
+bool Dispatcher::has_work_at(int lane) const {
+  if (lanes_[lane].n_calls > 0) return true;
+  bool is_prefill = lanes_[lane].link->role() == ipc::Role::kPrefill;
+  for (const auto& [id, r] : requests_) {
+    if (r->wire_id == 0 || (is_prefill ? r->prefiller : r->decoder) != lane) continue;
+    if (r->prefiller < 0 || r->is_handed_over != is_prefill) return true;
+  }
+  return false;
 }
 
 // --- what the worker says ---
 
-void Dispatcher::on_message(ipc::FromWorker message) {
+void Dispatcher::on_message(int number, ipc::FromWorker message) {
+  Lane* lane = &lanes_[number];
   if (auto* tokens = std::get_if<ipc::TokenEvents>(&message)) {
-    for (ipc::TokenEvent& event : tokens->events) on_token(std::move(event));
+    for (ipc::TokenEvent& event : tokens->events) on_token(lane, std::move(event));
   } else if (auto* progress = std::get_if<ipc::PromptProgress>(&message)) {
-    on_prompt_progress(*progress);
+    on_prompt_progress(lane, *progress);
   } else if (auto* logprobs = std::get_if<ipc::PromptLogprobs>(&message)) {
-    on_prompt_logprobs(std::move(*logprobs));
+    on_prompt_logprobs(lane, std::move(*logprobs));
   } else if (auto* prepared = std::get_if<ipc::PrepareReply>(&message)) {
-    on_reply(std::move(*prepared));
+    on_reply(lane, std::move(*prepared));
   } else if (auto* text = std::get_if<ipc::DetokenizeReply>(&message)) {
-    on_reply(std::move(*text));
+    on_reply(lane, std::move(*text));
+  } else if (auto* lent = std::get_if<ipc::Lent>(&message)) {
+    on_lent(number, std::move(*lent));
+  } else if (auto* done = std::get_if<ipc::ImportDone>(&message)) {
+    on_import_done(number, done->id);
+  } else if (auto* returned = std::get_if<ipc::Returned>(&message)) {
+    on_returned(number, *returned);
   }
 }
 
@@ -264,18 +366,18 @@ Request* Dispatcher::find_by_wire(uint64_t wire_id) {
 }
 
 template <typename Reply>
-void Dispatcher::on_reply(Reply reply) {
-  keeper_->note_progress();
+void Dispatcher::on_reply(Lane* lane, Reply reply) {
+  lane->link->note_progress();
   auto it = calls_.find(reply.id);
   if (it == calls_.end()) return;
   it->second->answer(std::move(reply));
   drop_call(it->second.get());
 }
 
-void Dispatcher::on_prompt_progress(const ipc::PromptProgress& progress) {
+void Dispatcher::on_prompt_progress(Lane* lane, const ipc::PromptProgress& progress) {
   Request* r = find_by_wire(progress.id);
   if (r == nullptr) return;
-  keeper_->note_progress();
+  lane->link->note_progress();
   quarantine_.on_progress(r->id, progress.n_done > r->n_prompt_done);
   r->n_prompt_done = std::max(r->n_prompt_done, progress.n_done);
   if (r->n_dispatches == 1)
@@ -284,11 +386,11 @@ void Dispatcher::on_prompt_progress(const ipc::PromptProgress& progress) {
     r->prompt_done_us = clock_->now_us();
 }
 
-void Dispatcher::on_prompt_logprobs(ipc::PromptLogprobs message) {
+void Dispatcher::on_prompt_logprobs(Lane* lane, ipc::PromptLogprobs message) {
   Request* r = find_by_wire(message.id);
   if (r == nullptr) return;
   auto fresh = apply_prompt_logprobs(r, std::move(message));
-  if (!fresh.ok()) return keeper_->protocol_fault(fresh.status().message());
+  if (!fresh.ok()) return lane->link->protocol_fault(fresh.status().message());
   if (fresh->empty()) return;
   StreamEvent event;
   event.kind = StreamEvent::Kind::kPromptLogprobs;
@@ -296,18 +398,19 @@ void Dispatcher::on_prompt_logprobs(ipc::PromptLogprobs message) {
   deliver(r, std::move(event));
 }
 
-void Dispatcher::on_token(ipc::TokenEvent event) {
+void Dispatcher::on_token(Lane* lane, ipc::TokenEvent event) {
   Request* r = find_by_wire(event.id);
   if (r == nullptr) return;
   std::string error = event.error;
   bool is_first_choice = event.choice == 0;
   size_t n_unfinished = r->n_unfinished();
   auto effect = apply_token_event(r, std::move(event), clock_->now_us());
-  if (!effect.ok()) return keeper_->protocol_fault(effect.status().message());
-  gate_.on_choice_end(r->id, n_unfinished - r->n_unfinished());
+  if (!effect.ok()) return lane->link->protocol_fault(effect.status().message());
+  lanes_[r->decoder].gate.on_choice_end(r->id, n_unfinished - r->n_unfinished());
+  lane->link->note_progress();
   observe(r, *effect);
   if (effect->is_late_deadline) return end_by_deadline(r);
-  if (effect->abnormal != FinishReason::kNone) return end_abnormally(r, effect->abnormal, error);
+  if (effect->abnormal != FinishReason::kNone) return end_abnormally(lane, r, effect->abnormal, error);
   for (StreamEvent& out : effect->events) {
     if (config_.log_text && is_first_choice) r->completion_text += out.text;
     if (!deliver(r, std::move(out))) return;
@@ -317,7 +420,6 @@ void Dispatcher::on_token(ipc::TokenEvent event) {
 
 void Dispatcher::observe(Request* r, const TokenEffect& effect) {
   quarantine_.on_progress(r->id, true);
-  keeper_->note_progress();
   if (effect.gap_s) metrics_->observe(Metric::kInterTokenLatency, *effect.gap_s);
   if (effect.is_new_token && r->completion_tokens() == 1)
     metrics_->observe(Metric::kTimeToFirstToken,
@@ -336,17 +438,16 @@ bool Dispatcher::deliver(Request* r, StreamEvent event) {
   return false;
 }
 
-void Dispatcher::on_worker_end(const WorkerEnd& end) {
-  std::vector<uint64_t> convicted = quarantine_.on_worker_end(end.is_own_fault);
-  by_wire_.clear();
-  n_at_worker_ = n_calls_at_worker_ = 0;
+void Dispatcher::on_worker_end(int lane, const WorkerEnd& end) {
+  std::vector<uint64_t> convicted = quarantine_.on_worker_end(end.is_own_fault, lane);
   for (auto& [id, r] : requests_) {
-    if (r->wire_id == 0) continue;
-    r->wire_id = 0;
-    gate_.on_leave(id);
-    queue_.requeue(waiting_entry(*r));
+    if (r->wire_id != 0 && (r->prefiller == lane || r->decoder == lane)) take_back(r.get());
   }
-  for (auto& [id, call] : calls_) call->is_at_worker = false;
+  for (auto& [id, call] : calls_) {
+    if (call->lane == lane) call->lane = -1;
+  }
+  CHECK(lanes_[lane].gate.n_requests() == 0 && lanes_[lane].n_prompts == 0);
+  lanes_[lane].n_calls = 0;
   for (uint64_t id : convicted) {
     metrics_->add(Metric::kQuarantined, 1);
     ApiError error = api_error("request_quarantined",

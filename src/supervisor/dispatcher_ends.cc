@@ -47,7 +47,7 @@ void Dispatcher::end_with_error(Request* r, const std::string& outcome, ApiError
   buffer->push(std::move(event));
 }
 
-void Dispatcher::end_abnormally(Request* r, FinishReason reason, const std::string& text) {
+void Dispatcher::end_abnormally(Lane* lane, Request* r, FinishReason reason, const std::string& text) {
   if (reason == FinishReason::kAborted)
     return end_with_error(
         r, "aborted",
@@ -56,22 +56,22 @@ void Dispatcher::end_abnormally(Request* r, FinishReason reason, const std::stri
     return end_with_error(r, "failed",
                           api_error("worker_failed", text.empty() ? "the worker failed" : text));
   // Cancelled, and we didn't ask for it.
-  keeper_->protocol_fault("a request was cancelled that nobody cancelled");
+  lane->link->protocol_fault("a request was cancelled that nobody cancelled");
 }
 
 void Dispatcher::end_by_deadline(Request* r) {
   if (r->first_token_us == 0) {
-    bool has_worker = keeper_->state() == WorkerState::kReady || r->n_dispatches > 0;
+    bool has_worker = can_serve(links_) || r->n_dispatches > 0;
     if (has_worker)
       return end_with_error(
           r, "deadline",
           api_error("deadline_exceeded", "the deadline came before the first token"));
     return end_with_error(
         r, "rejected",
-        api_error("no_worker", "no worker was ready before the deadline: " + keeper_->cause(), "",
+        api_error("no_worker", "no worker was ready before the deadline: " + spokesman(links_).cause(), "",
                   retry_after_s()));
   }
-  leave_worker(r, FinishReason::kDeadline);
+  leave_workers(r, FinishReason::kDeadline);
   for (size_t i = 0; i < r->choices.size(); ++i) {
     if (r->choices[i].finish != FinishReason::kNone) continue;
     r->choices[i].finish = FinishReason::kDeadline;
@@ -86,21 +86,28 @@ void Dispatcher::end_by_deadline(Request* r) {
   end_normally(r);
 }
 
-// Takes it away from the worker, if it is there.
-void Dispatcher::leave_worker(Request* r, FinishReason reason) {
+// Takes it away from the workers, if it is at any.
+void Dispatcher::leave_workers(Request* r, FinishReason reason) {
   if (r->wire_id == 0) return;
-  if (!r->is_finished() && !keeper_->send(ipc::Cancel{r->wire_id, reason}))
+  bool is_lent = r->is_handed_over;
+  ipc::ToWorker goodbye = ipc::Cancel{r->wire_id, reason};
+  bool has_decoder_heard = r->prefiller < 0 || is_lent;  // then it knows of an end by itself
+  if (!(r->is_finished() && has_decoder_heard) && !lanes_[r->decoder].link->send(goodbye))
     log_debug("cancel not sent",
               {{"request_id", r->in.id}});  // the worker is dying and takes it along
+  if (is_lent) goodbye = ipc::Release{r->wire_id};
+  leave_prefiller(r, goodbye);
+  lanes_[r->decoder].gate.on_leave(r->id);
+  r->decoder = -1;
   by_wire_.erase(r->wire_id);
   r->wire_id = 0;
   --n_at_worker_;
-  gate_.on_leave(r->id);
+  quarantine_.on_take_back(r->id);
 }
 
 void Dispatcher::finish(Request* r, const std::string& outcome, const ApiError* error) {
   accounting_->account_ended(make_record(*r, outcome, error, model_name_, clock_->now_us()));
-  leave_worker(r, FinishReason::kCancelled);
+  leave_workers(r, FinishReason::kCancelled);
   queue_.remove(r->id);
   quarantine_.on_end(r->id);
   requests_.erase(r->id);

@@ -103,6 +103,7 @@ std::unique_ptr<RequestLog> open_log(const Config& config) {
 // Blocked in every thread started from here on; read from a descriptor by the loop.
 UniqueFd take_signals() {
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a pool file that may not grow is an error like any other
   sigset_t set;
   sigemptyset(&set);
   for (int s : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, s);

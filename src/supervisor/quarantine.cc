@@ -4,9 +4,13 @@
 
 namespace tandem {
 
-void Quarantine::on_dispatch(uint64_t item) {
+namespace {
+uint64_t bit_of(int lane) { return uint64_t{1} << lane; }
+}  // namespace
+
+void Quarantine::on_dispatch(uint64_t item, int lane) {
   Item& i = items_[item];
-  i.is_at_worker = true;
+  i.lanes |= bit_of(lane);
   i.has_progress = i.has_new_progress = false;
 }
 
@@ -20,8 +24,12 @@ void Quarantine::on_progress(uint64_t item, bool is_new) {
   i.charges = i.stalls = 0;
 }
 
-void Quarantine::on_recall(uint64_t item) {
-  if (auto it = items_.find(item); it != items_.end()) it->second.is_at_worker = false;
+void Quarantine::on_leave(uint64_t item, int lane) {
+  if (auto it = items_.find(item); it != items_.end()) it->second.lanes &= ~bit_of(lane);
+}
+
+void Quarantine::on_take_back(uint64_t item) {
+  if (auto it = items_.find(item); it != items_.end()) it->second.lanes = 0;
 }
 
 void Quarantine::on_end(uint64_t item) { items_.erase(item); }
@@ -40,16 +48,16 @@ bool Quarantine::charge(Item* item, bool was_alone) {
   return is_convicted;
 }
 
-std::vector<uint64_t> Quarantine::on_worker_end(bool is_own_fault) {
+std::vector<uint64_t> Quarantine::on_worker_end(bool is_own_fault, int lane) {
   std::vector<uint64_t> convicted;
   // Those that moved ahead since their dispatch are no cause; alone = nobody else is left to blame.
-  auto n_blamed = std::count_if(items_.begin(), items_.end(), [](const auto& entry) {
-    return entry.second.is_at_worker && !entry.second.has_new_progress;
+  auto n_blamed = std::count_if(items_.begin(), items_.end(), [&](const auto& entry) {
+    return (entry.second.lanes & bit_of(lane)) != 0 && !entry.second.has_new_progress;
   });
   for (auto& [id, item] : items_) {
-    if (!item.is_at_worker) continue;
+    if ((item.lanes & bit_of(lane)) == 0) continue;
     if (is_own_fault && charge(&item, n_blamed == 1)) convicted.push_back(id);
-    item.is_at_worker = false;
+    item.lanes &= ~bit_of(lane);
   }
   return convicted;
 }
@@ -58,7 +66,7 @@ bool Quarantine::may_dispatch(uint64_t item) const {
   auto self = items_.find(item);
   bool is_suspect = self != items_.end() && self->second.is_suspect();
   for (const auto& [id, other] : items_) {
-    if (id == item || !other.is_at_worker || other.has_new_progress) continue;
+    if (id == item || other.lanes == 0 || other.has_new_progress) continue;
     if (is_suspect || other.is_suspect()) return false;
   }
   return true;

@@ -22,25 +22,26 @@ class Quarantine {
   static constexpr int kChargesForSuspect = 2;
   static constexpr int kStallsForCharge = 3;
 
-  void on_dispatch(uint64_t item);
+  // `lane`: which worker, 0 to 63. An item may be at two: its prompt's K/V at one, the rest at another.
+  void on_dispatch(uint64_t item, int lane = 0);
   // The worker did something for the item; `is_new`: further than ever before, not a replay.
   void on_progress(uint64_t item, bool is_new);
-  void on_recall(uint64_t item);  // taken back from the worker, to be dispatched again
   void on_end(uint64_t item);  // finished, cancelled, refused: forgotten
+  void on_leave(uint64_t item, int lane);  // that worker has done its part
+  void on_take_back(uint64_t item);        // it waits again; no worker has it
   // The worker is gone. Returns the items convicted (at most one); all others may be dispatched
   // again.
-  std::vector<uint64_t> on_worker_end(bool is_own_fault);
+  std::vector<uint64_t> on_worker_end(bool is_own_fault, int lane = 0);
   bool may_dispatch(uint64_t item) const;
 
  private:
   struct Item {
-    bool is_at_worker = false;
+    uint64_t lanes = 0;  // bit i: at worker i
     bool has_progress = false;      // since the last dispatch
     bool has_new_progress = false;  // since the last dispatch
     int charges = 0;
     int stalls = 0;  // crashes in a row with replay, but without new progress
     bool is_suspect() const { return charges >= kChargesForSuspect; }
-    bool is_chargeable() const { return is_at_worker && !has_progress; }
   };
   bool charge(Item* item, bool was_alone);
 

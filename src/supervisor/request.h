@@ -41,6 +41,11 @@ struct Request {
   int n_dispatches = 0;
   int64_t waited_us = 0;           // in the queue, up to the latest dispatch
   bool is_recalled = false;        // waits because a higher class took its place at the worker
+  // Where it is, as indices of workers; -1: nowhere. One of both roles holds it as `decoder`. A prefill worker
+  // holds it until the decoder has copied its pages; before is_handed_over the decoder's place is only kept.
+  int prefiller = -1, decoder = -1;
+  bool is_handed_over = false;
+  int n_bad_loans = 0;  // handovers in a row that the decoder could not use
   uint64_t worker_generation = 0;  // of the latest dispatch
   int64_t received_utc_us = 0, dispatched_us = 0, prompt_done_us = 0,
           first_token_us = 0;  // 0: not yet

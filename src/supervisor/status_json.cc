@@ -35,34 +35,63 @@ void write_model(JsonWriter& out, const StatusView& view) {
   out.end_object();
 }
 
-void write_worker(JsonWriter& out, const StatusView& view) {
-  out.key("workers").begin_array().begin_object();
-  field(out, "role", "both");
-  field(out, "state", view.worker_state);
-  field(out, "pid", view.worker_pid);
-  field(out, "generation", static_cast<int64_t>(view.worker_generation));
-  field(out, "restarts", view.worker_restarts);
-  field(out, "last_end", view.worker_last_end);
-  field(out, "steps", static_cast<int64_t>(view.heartbeat.steps));
-  field(out, "batch", view.heartbeat.last_batch);
-  out.end_object().end_array();
+void write_pages(JsonWriter& out, const ipc::Heartbeat& h) {
+  field(out, "pages_used", h.pages_used);
+  field(out, "pages_free", h.pages_free);
+  field(out, "pages_shared", h.pages_shared);
+  field(out, "pages_swapped", h.pages_swapped);
+  field(out, "pages_lent", h.pages_lent);
+  field(out, "pages_readopted", static_cast<int64_t>(h.pages_readopted));
+  field(out, "pages_imported", static_cast<int64_t>(h.pages_imported));
 }
 
+void write_workers(JsonWriter& out, const StatusView& view) {
+  out.key("workers").begin_array();
+  for (const WorkerView& w : view.workers) {
+    out.begin_object();
+    field(out, "role", w.role);
+    field(out, "number", w.number);
+    field(out, "state", w.state);
+    field(out, "cause", w.cause);
+    field(out, "pid", w.pid);
+    field(out, "generation", static_cast<int64_t>(w.generation));
+    field(out, "restarts", w.restarts);
+    field(out, "last_end", w.last_end);
+    field(out, "steps", static_cast<int64_t>(w.heartbeat.steps));
+    field(out, "batch", w.heartbeat.last_batch);
+    field(out, "computed_tokens", static_cast<int64_t>(w.heartbeat.computed_tokens));
+    field(out, "pool_bytes", w.pool_bytes);
+    write_pages(out, w.heartbeat);
+    field(out, "bytes_imported", static_cast<int64_t>(w.heartbeat.bytes_imported));
+    out.key("import_seconds").number(w.heartbeat.import_seconds);
+    out.end_object();
+  }
+  out.end_array();
+}
+
+// All workers together.
 void write_kv(JsonWriter& out, const StatusView& view) {
+  ipc::Heartbeat sum;
+  int64_t pool_bytes = 0;
+  for (const WorkerView& w : view.workers) {
+    const ipc::Heartbeat& h = w.heartbeat;
+    sum.pages_used += h.pages_used, sum.pages_free += h.pages_free, sum.pages_shared += h.pages_shared;
+    sum.pages_lent += h.pages_lent, sum.pages_readopted += h.pages_readopted;
+    sum.pages_swapped += h.pages_swapped, sum.swaps += h.swaps, sum.batch_limit += h.batch_limit;
+    sum.pages_imported += h.pages_imported, sum.preemptions += h.preemptions;
+    pool_bytes += w.pool_bytes;
+  }
   out.key("kv").begin_object();
   if (view.model) {
     field(out, "bytes_per_token", view.model->kv_bytes_per_token);
-    field(out, "pool_bytes", view.model->kv_pool_bytes);
+    field(out, "pool_bytes", pool_bytes);
     field(out, "swap_pool_bytes", view.model->swap_pool_bytes);
     field(out, "pool_tokens", view.model->pool_tokens);
   }
-  field(out, "pages_used", view.heartbeat.pages_used);
-  field(out, "pages_free", view.heartbeat.pages_free);
-  field(out, "pages_shared", view.heartbeat.pages_shared);
-  field(out, "pages_swapped", view.heartbeat.pages_swapped);
-  field(out, "preemptions", static_cast<int64_t>(view.heartbeat.preemptions));
-  field(out, "swaps", static_cast<int64_t>(view.heartbeat.swaps));
-  field(out, "batch_limit", view.heartbeat.batch_limit);
+  write_pages(out, sum);
+  field(out, "preemptions", static_cast<int64_t>(sum.preemptions));
+  field(out, "swaps", static_cast<int64_t>(sum.swaps));
+  field(out, "batch_limit", sum.batch_limit);
   out.end_object();
 }
 
@@ -111,7 +140,7 @@ std::string status_json(const StatusView& view, const RequestLogCounters& log,
   field(out, "remedy", view.readiness.remedy);
   out.end_object();
   write_model(out, view);
-  write_worker(out, view);
+  write_workers(out, view);
   write_queue(out, view);
   write_requests(out, view);
   write_kv(out, view);

@@ -18,15 +18,20 @@ struct LiveRequest {
   int64_t age_ms = 0, prompt_tokens = 0, completion_tokens = 0, n_dispatches = 0;
 };
 
+struct WorkerView {
+  std::string role, state, cause, last_end;
+  int64_t number = 0, pid = 0, restarts = 0;
+  uint64_t generation = 0;
+  ipc::Heartbeat heartbeat;
+  int64_t pool_bytes = 0;
+};
+
 struct StatusView {
   api::Readiness readiness;
   std::string model_name, model_path;
   int64_t model_created_s = 0;
   std::optional<ipc::ModelInfo> model;
-  std::string worker_state, worker_last_end;
-  int64_t worker_pid = 0, worker_restarts = 0;
-  uint64_t worker_generation = 0;
-  ipc::Heartbeat heartbeat;
+  std::vector<WorkerView> workers;
   size_t waiting[3] = {0, 0, 0};  // high, normal, low
   size_t running = 0;
   std::vector<LiveRequest> requests;

@@ -37,14 +37,13 @@ Supervisor::Supervisor(const Config& config, RequestLog* log)
       accounting_(&metrics_, log),
       config_(config),
       dispatcher_(config, &metrics_, &accounting_, &clock_),
-      keeper_(
-          config, &metrics_, &clock_,
-          {[] {}, [this](ipc::FromWorker message) { dispatcher_.on_message(std::move(message)); },
-           [this](const WorkerEnd& end) { dispatcher_.on_worker_end(end); },
-           [this] { return dispatcher_.has_work_at_worker(); }}),
+      fleet_(config, &metrics_, &clock_,
+             {[this](int lane, ipc::FromWorker m) { dispatcher_.on_message(lane, std::move(m)); },
+              [this](int lane, const WorkerEnd& end) { dispatcher_.on_worker_end(lane, end); },
+              [this](int lane) { return dispatcher_.has_work_at(lane); }}),
       inbox_(std::make_shared<Inbox>()),
       started_us_(monotonic_us()) {
-  dispatcher_.set_keeper(&keeper_);
+  dispatcher_.set_workers(fleet_.links());
   publish(started_us_);
 }
 
@@ -53,12 +52,12 @@ Supervisor::~Supervisor() = default;
 // --- the loop ---
 
 void Supervisor::run(LoopHooks hooks) {
-  while (!keeper_.is_stopped()) {
+  while (!fleet_.is_stopped()) {
     int64_t now = clock_.now_us();
-    keeper_.turn();
+    fleet_.turn();
     dispatcher_.turn();
     turn_drain(now);
-    if (now >= next_publish_us_ || keeper_.state() != published_state_) {
+    if (now >= next_publish_us_ || fleet_.spokesman().state() != published_state_) {
       publish(now);
       if (hooks.on_turn) hooks.on_turn(compute_readiness());
     }
@@ -73,10 +72,10 @@ void Supervisor::run(LoopHooks hooks) {
 void Supervisor::poll_once(const LoopHooks& hooks) {
   std::vector<pollfd> fds = {{inbox_->fd(), POLLIN, 0}};
   if (hooks.signal_fd >= 0) fds.push_back({hooks.signal_fd, POLLIN, 0});
-  keeper_.add_pollfds(&fds);
+  fleet_.add_pollfds(&fds);
   int64_t now = clock_.now_us();
   int64_t wake =
-      std::min({now + kMaxPollUs, keeper_.next_wakeup_us(), dispatcher_.next_wakeup_us()});
+      std::min({now + kMaxPollUs, fleet_.next_wakeup_us(), dispatcher_.next_wakeup_us()});
   if (drain_until_us_ > 0) wake = std::min(wake, drain_until_us_);
   int timeout_ms = wake <= now ? 0 : static_cast<int>((wake - now + 999) / 1000);
   if (poll(fds.data(), fds.size(), timeout_ms) <= 0) return;
@@ -95,20 +94,20 @@ void Supervisor::drain() {
 }
 
 void Supervisor::turn_drain(int64_t now) {
-  if (drain_until_us_ == 0 || keeper_.state() == WorkerState::kStopped) return;
-  bool is_hopeless =
-      keeper_.state() == WorkerState::kNoModel || keeper_.state() == WorkerState::kRefused;
+  WorkerState state = fleet_.spokesman().state();
+  if (drain_until_us_ == 0 || state == WorkerState::kStopped) return;
+  bool is_hopeless = state == WorkerState::kNoModel || state == WorkerState::kRefused;
   if (!dispatcher_.is_empty() && now < drain_until_us_ && !is_hopeless) return;
   dispatcher_.abort_all();
-  keeper_.stop();
+  fleet_.stop();
 }
 
 void Supervisor::reload(const Config& config) {
   inbox_->post([this, config] {
-    if (config.log_level != config_.log_level) keeper_.set_log_level(config.log_level);
+    if (config.log_level != config_.log_level) fleet_.set_log_level(config.log_level);
     config_ = config;
     dispatcher_.reload(config);
-    keeper_.reload(config);
+    fleet_.reload(config);
     next_publish_us_ = 0;
   });
 }
@@ -118,16 +117,17 @@ void Supervisor::reload(const Config& config) {
 Readiness Supervisor::compute_readiness() const {
   using State = Readiness::State;
   if (dispatcher_.is_draining()) return {State::kDraining, "shutting down", ""};
-  switch (keeper_.state()) {
+  const WorkerKeeper& worker = fleet_.spokesman();
+  switch (worker.state()) {
     case WorkerState::kNoModel:
     case WorkerState::kRefused:
-      return {State::kDead, keeper_.cause(), keeper_.remedy()};
+      return {State::kDead, worker.cause(), worker.remedy()};
     case WorkerState::kLoading:
     case WorkerState::kBackoff: {
-      bool is_failing = keeper_.lives_without_progress() >= kFailedLives;
-      std::string cause = keeper_.cause();
-      if (is_failing && !keeper_.last_end().empty()) cause += "; last end: " + keeper_.last_end();
-      return {is_failing ? State::kDead : State::kWarming, cause, keeper_.remedy()};
+      bool is_failing = worker.lives_without_progress() >= kFailedLives;
+      std::string cause = worker.cause();
+      if (is_failing && !worker.last_end().empty()) cause += "; last end: " + worker.last_end();
+      return {is_failing ? State::kDead : State::kWarming, cause, worker.remedy()};
     }
     case WorkerState::kReady:
       break;
@@ -136,25 +136,28 @@ Readiness Supervisor::compute_readiness() const {
   }
   int64_t limit = config_.workers_watchdog_ms * 1000 /
                   2;  // a slow chunk is no stall; the watchdog acts at the whole
-  if (int64_t silence = keeper_.silence_us(); silence > limit)
-    return {State::kDead,
-            "the worker has made no progress for " + std::to_string(silence / 1000) + " ms",
-            "it is restarted after workers.watchdog_ms"};
+  for (const auto& keeper : fleet_.keepers()) {
+    if (int64_t silence = keeper->silence_us(); silence > limit)
+      return {State::kDead,
+              "the worker has made no progress for " + std::to_string(silence / 1000) + " ms",
+              "it is restarted after workers.watchdog_ms"};
+  }
   return {State::kReady, "", ""};
 }
 
 StatusView Supervisor::view() const {
   StatusView v;
   v.readiness = compute_readiness();
-  v.model_name = served_model_name(config_, keeper_.model_path());
-  v.model_path = keeper_.model_path();
-  v.model = keeper_.model();
-  v.worker_state = worker_state_name(keeper_.state());
-  v.worker_last_end = keeper_.last_end();
-  v.worker_pid = keeper_.pid();
-  v.worker_restarts = keeper_.n_restarts();
-  v.worker_generation = keeper_.generation();
-  v.heartbeat = keeper_.heartbeat();
+  const WorkerKeeper& worker = fleet_.spokesman();
+  v.model_name = served_model_name(config_, worker.model_path());
+  v.model_path = worker.model_path();
+  for (const auto& keeper : fleet_.keepers()) {
+    if (keeper->model() && (!v.model || keeper->role() != ipc::Role::kPrefill)) v.model = keeper->model();
+    v.workers.push_back({ipc::role_name(keeper->role()), worker_state_name(keeper->state()), keeper->cause(),
+                         keeper->last_end(), keeper->number(), keeper->pid(), keeper->n_restarts(),
+                         keeper->generation(), keeper->heartbeat(),
+                         keeper->model() ? keeper->model()->kv_pool_bytes : 0});
+  }
   for (int i = 0; i < 3; ++i) v.waiting[i] = dispatcher_.n_waiting(static_cast<ipc::Priority>(i));
   v.running = dispatcher_.n_running();
   v.started_us = started_us_;
@@ -164,11 +167,11 @@ StatusView Supervisor::view() const {
 void Supervisor::publish(int64_t now) {
   StatusView v = view();
   v.published_us = now;
-  bool is_new_worker = keeper_.state() != published_state_;
+  bool is_new_worker = fleet_.spokesman().state() != published_state_;
   int64_t created = view_.model_created_s;  // only this thread writes view_
   v.model_created_s = is_new_worker || created == 0 ? model_mtime_s(v.model_path) : created;
   accounting_.collect_log_counters();
-  published_state_ = keeper_.state();
+  published_state_ = fleet_.spokesman().state();
   next_publish_us_ = now + kPublishUs;
   std::lock_guard lock(mutex_);
   view_ = std::move(v);
@@ -247,7 +250,7 @@ api::ApiResult<std::unique_ptr<api::ResponseStream>> Supervisor::submit(
   bool is_posted = inbox_->post([this, buffer, verdict, shared] {
     Verdict v;
     v.error = dispatcher_.accept(std::move(*shared), buffer,
-                                 served_model_name(config_, keeper_.model_path()), &v.id);
+                                 served_model_name(config_, fleet_.spokesman().model_path()), &v.id);
     verdict->set_value(std::move(v));
   });
   if (!is_posted) return stopped_error();

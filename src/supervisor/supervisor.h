@@ -19,9 +19,9 @@
 #include "requestlog/request_log.h"
 #include "supervisor/accounting.h"
 #include "supervisor/dispatcher.h"
+#include "supervisor/fleet.h"
 #include "supervisor/inbox.h"
 #include "supervisor/status_json.h"
-#include "supervisor/worker_keeper.h"
 
 namespace tandem {
 
@@ -76,7 +76,7 @@ class Supervisor : public api::InferenceService {
   Accounting accounting_;
   Config config_;          // loop thread
   Dispatcher dispatcher_;  // loop thread
-  WorkerKeeper keeper_;    // loop thread
+  Fleet fleet_;            // loop thread
   std::shared_ptr<Inbox> inbox_;
   int64_t started_us_;
   int64_t drain_until_us_ = 0;  // loop thread; 0: not draining

@@ -19,7 +19,7 @@ namespace tandem {
 struct WorkerCall {
   uint64_t id = 0;  // set by the dispatcher; unique among calls and requests
   std::variant<ipc::Prepare, ipc::Detokenize> question;
-  bool is_at_worker = false;  // loop thread
+  int lane = -1;  // the worker that has it, -1: none; loop thread
 
   using Answer = std::variant<ipc::PrepareReply, ipc::DetokenizeReply, api::ApiError>;
   // Loop thread; the first answer counts.

@@ -18,18 +18,15 @@ constexpr int64_t kWatchUs = 250'000;  // heartbeats come as often
 
 }  // namespace
 
-const char* worker_state_name(WorkerState state) {
-  constexpr const char* kNames[] = {"no_model", "loading", "ready",
-                                    "backoff",  "refused", "stopped"};
-  return kNames[static_cast<int>(state)];
-}
-
-WorkerKeeper::WorkerKeeper(Config config, Metrics* metrics, const Clock* clock, Hooks hooks)
+WorkerKeeper::WorkerKeeper(Config config, WorkerSpec spec, HostPoolFile* pool, Metrics* metrics,
+                           WorkerGauges* gauges, const Clock* clock, Hooks hooks)
     : config_(std::move(config)),
+      spec_(std::move(spec)),
+      pool_(pool),
       metrics_(metrics),
       clock_(clock),
       hooks_(std::move(hooks)),
-      counters_(metrics) {
+      counters_(metrics, gauges) {
   if (auto path = find_model(config_); path.ok()) path_ = *path;
 }
 
@@ -102,7 +99,7 @@ Status WorkerKeeper::start_process() {
   }
   // What a worker could not even load (its fault, or the disk's) is not tried twice.
   if (std::exchange(is_cache_suspect_, false)) weights_cache_.existing.reset();
-  CHECK_ASSIGN(process_, WorkerProcess::spawn(program, model, weights_cache_));
+  CHECK_ASSIGN(process_, WorkerProcess::spawn(program, model, weights_cache_, spec_));
   ++generation_;
   state_ = WorkerState::kLoading;
   cause_ = "worker is starting";
@@ -114,11 +111,13 @@ Status WorkerKeeper::start_process() {
   channel_closed_us_ = 0;
   last_sign_us_ = last_progress_us_ = last_turn_us_ = clock_->now_us();
   log_info("worker started",
-           {{"pid", process_->pid()}, {"generation", generation_}, {"model", path_}});
+           {{"role", ipc::role_name(spec_.role)}, {"number", spec_.number}, {"pid", process_->pid()},
+            {"generation", generation_}, {"model", path_}});
   ipc::Configure configure;
   configure.config_toml = config_to_toml(config_);
   configure.model_names = model.paths;
   configure.generation = generation_;
+  configure.role = spec_.role;
   if (Status sent = process_->send(configure); !sent.ok()) log_warn("worker gone at start", {});
   return ok_status();
 }
@@ -158,6 +157,8 @@ void WorkerKeeper::handle(ipc::FromWorker message) {
     fatal_ = std::move(*fatal);
   } else if (auto* ready = std::get_if<ipc::Ready>(&message)) {
     handle_ready(std::move(*ready));
+  } else if (auto* request = std::get_if<ipc::PoolRequest>(&message)) {
+    handle_pool_request(*request);
   } else if (auto* done = std::get_if<ipc::WeightsCacheDone>(&message)) {
     handle_weights_cache(*done);
   } else if (auto* beat = std::get_if<ipc::Heartbeat>(&message)) {
@@ -172,14 +173,22 @@ void WorkerKeeper::handle_ready(ipc::Ready ready) {
   state_ = WorkerState::kReady;
   cause_.clear();
   ready_us_ = last_progress_us_ = last_turn_us_ = clock_->now_us();
-  metrics_->set(Metric::kWorkerUp, 1, {"both", "cpu"});
-  log_info("worker ready", {{"pid", process_->pid()},
+  log_info("worker ready", {{"role", ipc::role_name(spec_.role)},
+                            {"pid", process_->pid()},
                             {"generation", generation_},
                             {"architecture", model_->architecture},
                             {"isa", model_->isa},
                             {"context_tokens", model_->context_tokens},
                             {"pool_tokens", model_->pool_tokens}});
-  hooks_.on_ready();
+  hooks_.on_up_changed();
+}
+
+void WorkerKeeper::handle_pool_request(const ipc::PoolRequest& request) {
+  ipc::PoolGrant grant;
+  Status status = pool_ != nullptr ? pool_->resize(request.bytes) : internal_error("this worker has no pool");
+  if (!status.ok()) grant.error = status.message();
+  grant.bytes = pool_ != nullptr ? pool_->bytes() : 0;
+  (void)process_->send(grant).ok();  // gone: its end is seen elsewhere
 }
 
 void WorkerKeeper::handle_weights_cache(const ipc::WeightsCacheDone& done) {
@@ -252,12 +261,11 @@ void WorkerKeeper::handle_end(WorkerEnd end) {
   weights_cache_ = {};
   counters_.on_worker_end();
   heartbeat_ = {};
-  metrics_->set(Metric::kWorkerUp, 0, {"both", "cpu"});
-  if (state_ == WorkerState::kStopped) return;
+  if (state_ == WorkerState::kStopped) return hooks_.on_up_changed();
   std::string reason = fatal_ ? fatal_->message : end.detail;
   last_end_ = end.cause + ": " + reason;
   ++n_restarts_;
-  metrics_->add(Metric::kWorkerRestarts, 1, {"both", end.cause});
+  metrics_->add(Metric::kWorkerRestarts, 1, {ipc::role_name(spec_.role), end.cause});
   if (end.cause == "config") {
     state_ = WorkerState::kRefused;
     cause_ = reason;
@@ -272,11 +280,13 @@ void WorkerKeeper::handle_end(WorkerEnd end) {
     cause_ = "worker ended (" + last_end_ + "), restarting";
     remedy_.clear();
     start_at_us_ = now + delay;
-    log_warn("worker ended", {{"generation", generation_},
+    log_warn("worker ended", {{"role", ipc::role_name(spec_.role)},
+                              {"generation", generation_},
                               {"cause", end.cause},
                               {"detail", reason},
                               {"restart_in_ms", delay / 1000}});
   }
+  hooks_.on_up_changed();
   hooks_.on_end(end);
 }
 

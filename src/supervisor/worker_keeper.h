@@ -21,32 +21,32 @@
 #include "ipc/messages.h"
 #include "metrics/metrics.h"
 #include "metrics/worker_counters.h"
+#include "supervisor/host_pool_file.h"
 #include "supervisor/restart_policy.h"
+#include "supervisor/worker_link.h"
 #include "supervisor/worker_process.h"
 
 namespace tandem {
 
-enum class WorkerState { kNoModel, kLoading, kReady, kBackoff, kRefused, kStopped };
-const char* worker_state_name(WorkerState state);
-
-class WorkerKeeper {
+class WorkerKeeper : public WorkerLink {
  public:
   struct Hooks {
-    std::function<void()> on_ready;                   // model() is new
+    std::function<void()> on_up_changed;              // became ready, or ended
     std::function<void(ipc::FromWorker)> on_message;  // replies, tokens, prompt progress
     std::function<void(const WorkerEnd&)> on_end;     // after the last message of that worker
     std::function<bool()> has_work;                   // the worker holds requests or calls
   };
-  WorkerKeeper(Config config, Metrics* metrics, const Clock* clock, Hooks hooks);
+  // `pool`: of its own KV pages; null: it keeps them to itself. `gauges` and `pool` outlive it.
+  WorkerKeeper(Config config, WorkerSpec spec, HostPoolFile* pool, Metrics* metrics,
+               WorkerGauges* gauges, const Clock* clock, Hooks hooks);
 
   void add_pollfds(std::vector<pollfd>* fds) const;
   void turn();                              // reads messages, reaps, starts what is due, watches
   int64_t next_wakeup_us() const;           // monotonic
-  bool send(const ipc::ToWorker& message);  // false: no ready worker, or it is just dying
-  void note_dispatch();                     // work goes to an idle worker: its patience starts now
-  void note_progress();                     // the worker moved a request ahead
-  void protocol_fault(
-      const std::string& what);  // nonsense from the worker: ended, by its own fault
+  bool send(const ipc::ToWorker& message) override;
+  void note_dispatch() override;
+  void note_progress() override;
+  void protocol_fault(const std::string& what) override;
   // New configuration. Worker settings are taken over where no worker runs on the old ones, and a
   // refused model is tried again.
   void reload(const Config& config);
@@ -54,15 +54,15 @@ class WorkerKeeper {
   void stop();  // asks the worker to go; kills it when it hasn't after 2 s
   bool is_stopped() const { return state_ == WorkerState::kStopped && !process_; }
 
-  WorkerState state() const { return state_; }
-  const std::string& cause() const { return cause_; }  // why not ready, one sentence
+  ipc::Role role() const override { return spec_.role; }
+  int number() const { return spec_.number; }
+  WorkerState state() const override { return state_; }
+  const std::string& cause() const override { return cause_; }
   const std::string& remedy() const { return remedy_; }
   const std::string& model_path() const { return path_; }
-  const std::optional<ipc::ModelInfo>& model() const {
-    return model_;
-  }  // of the newest ready worker
+  const std::optional<ipc::ModelInfo>& model() const override { return model_; }
   const ipc::Heartbeat& heartbeat() const { return heartbeat_; }
-  uint64_t generation() const { return generation_; }
+  uint64_t generation() const override { return generation_; }
   int64_t n_restarts() const { return n_restarts_; }
   const std::string& last_end() const { return last_end_; }
   int64_t pid() const { return process_ ? process_->pid() : 0; }
@@ -75,6 +75,7 @@ class WorkerKeeper {
   void read_messages();
   void handle(ipc::FromWorker message);
   void handle_ready(ipc::Ready ready);
+  void handle_pool_request(const ipc::PoolRequest& request);
   void handle_weights_cache(const ipc::WeightsCacheDone& done);
   void handle_heartbeat(const ipc::Heartbeat& beat);
   void handle_end(WorkerEnd end);
@@ -86,6 +87,8 @@ class WorkerKeeper {
   Config config_;  // as the worker got it
   std::optional<Config>
       pending_config_;  // reloaded while a worker ran: taken over when a model is refused
+  const WorkerSpec spec_;
+  HostPoolFile* const pool_;
   Metrics* metrics_;
   const Clock* clock_;
   Hooks hooks_;

@@ -15,9 +15,7 @@
 namespace tandem {
 namespace {
 
-constexpr int kChannelFd = 3;
-constexpr int kFirstModelFd = 4;
-constexpr int kMaxCacheFds = 2;
+constexpr int kFirstFd = 3;  // the channel's, then all others
 // The kernel's out-of-memory killer is to take a worker (which is resumed) before the supervisor.
 constexpr const char* kOomScoreAdjust = "500";
 
@@ -86,42 +84,42 @@ WorkerEnd classify_end(int status) {
 
 Result<std::unique_ptr<WorkerProcess>> WorkerProcess::spawn(const std::string& program,
                                                             const OpenModel& model,
-                                                            const WeightsCache& cache) {
+                                                            const WeightsCache& cache,
+                                                            const WorkerSpec& spec) {
   CHECK_ASSIGN(auto pair, ipc::channel_pair());
   SpawnSetup setup;
   set_attributes(&setup.attributes);
-  std::vector<UniqueFd> sources;
-  int first_free = kFirstModelFd + static_cast<int>(model.fds.size()) + kMaxCacheFds;
-  CHECK_ASSIGN(UniqueFd channel, lift(pair.second.get(), first_free));
+  // Flag and the descriptors that go with it, in the order of their numbers in the child.
+  std::vector<std::pair<std::string, std::vector<int>>> passed = {{"--channel-fd", {pair.second.get()}},
+                                                                  {"--model-fds", {}},
+                                                                  {"--lent-pool-fds", spec.lent_pool_fds}};
+  for (const UniqueFd& part : model.fds) passed[1].second.push_back(part.get());
+  for (auto [flag, fd] : {std::pair("--cache-fd", cache.existing.get()), std::pair("--new-cache-fd", cache.fresh.get()),
+                          std::pair("--pool-fd", spec.pool_fd)}) {
+    if (fd >= 0) passed.push_back({flag, {fd}});
+  }
+  int first_free = kFirstFd;
+  for (const auto& [flag, fds] : passed) first_free += static_cast<int>(fds.size());
   posix_spawn_file_actions_addopen(&setup.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&setup.actions, STDERR_FILENO, STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&setup.actions, channel.get(), kChannelFd);
-  sources.push_back(std::move(channel));
-  std::string numbers;
-  for (size_t i = 0; i < model.fds.size(); ++i) {
-    CHECK_ASSIGN(UniqueFd part, lift(model.fds[i].get(), first_free));
-    int number = kFirstModelFd + static_cast<int>(i);
-    posix_spawn_file_actions_adddup2(&setup.actions, part.get(), number);
-    sources.push_back(std::move(part));
-    numbers += (i == 0 ? "" : ",") + std::to_string(number);
+  std::vector<UniqueFd> sources;
+  std::vector<std::string> arguments = {program, "--role", ipc::role_name(spec.role)};
+  int target = kFirstFd;
+  for (const auto& [flag, fds] : passed) {
+    std::string numbers;
+    for (int fd : fds) {
+      CHECK_ASSIGN(UniqueFd lifted, lift(fd, first_free));
+      posix_spawn_file_actions_adddup2(&setup.actions, lifted.get(), target);
+      sources.push_back(std::move(lifted));
+      numbers += (numbers.empty() ? "" : ",") + std::to_string(target++);
+    }
+    if (!fds.empty()) arguments.insert(arguments.end(), {flag, numbers});
   }
-  std::vector<std::string> cache_arguments;
-  int target = kFirstModelFd + static_cast<int>(model.fds.size());
-  for (const auto& [flag, file] :
-       {std::pair("--cache-fd", &cache.existing), std::pair("--new-cache-fd", &cache.fresh)}) {
-    if (!file->valid()) continue;
-    CHECK_ASSIGN(UniqueFd lifted, lift(file->get(), first_free));
-    posix_spawn_file_actions_adddup2(&setup.actions, lifted.get(), target);
-    sources.push_back(std::move(lifted));
-    cache_arguments.insert(cache_arguments.end(), {flag, std::to_string(target++)});
-  }
+  if (!spec.cpus.empty()) arguments.insert(arguments.end(), {"--cpus", spec.cpus});
   // Sockets of clients must not live on in a worker, whoever opened them without CLOEXEC.
-  posix_spawn_file_actions_addclosefrom_np(&setup.actions, target);
-  std::string argv0 = program, role_flag = "--role", role = "both", channel_flag = "--channel-fd",
-              channel_text = std::to_string(kChannelFd), models_flag = "--model-fds";
-  std::vector<char*> argv = {argv0.data(),        role_flag.data(),   role.data(),   channel_flag.data(),
-                             channel_text.data(), models_flag.data(), numbers.data()};
-  for (std::string& argument : cache_arguments) argv.push_back(argument.data());
+  posix_spawn_file_actions_addclosefrom_np(&setup.actions, first_free);
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   pid_t pid = -1;
   int err = posix_spawn(&pid, program.c_str(), &setup.actions, &setup.attributes, argv.data(), environ);

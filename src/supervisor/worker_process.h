@@ -28,13 +28,23 @@ struct WorkerEnd {
 };
 WorkerEnd classify_end(int wait_status);
 
+// What a worker is started for. The descriptors stay the caller's.
+struct WorkerSpec {
+  ipc::Role role = ipc::Role::kBoth;
+  int number = 0;                  // among the workers of its role
+  std::string cpus;                // "0-3,6"; empty: all that tandemd may use
+  int pool_fd = -1;                // of its KV pool; -1: none that outlives it
+  std::vector<int> lent_pool_fds;  // kDecode: the pools of the prefill workers, by their number
+};
+
 class WorkerProcess {
  public:
-  // Starts the program with the channel as descriptor 3 the model's parts from 4 on, then
-  // what `cache` has; nothing else is inherited. Its stdout goes to our stderr.
+  // Starts the program with the channel as descriptor 3, the model's parts from 4 on, then
+  // what `cache` and `spec` have; nothing else is inherited. Its stdout goes to our stderr.
   static Result<std::unique_ptr<WorkerProcess>> spawn(const std::string& program,
                                                       const OpenModel& model,
-                                                      const WeightsCache& cache);
+                                                      const WeightsCache& cache,
+                                                      const WorkerSpec& spec);
   ~WorkerProcess();  // SIGKILL if it still runs, then reaps
 
   pid_t pid() const { return pid_; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "cpu/cpu_info.h"
 
@@ -9,6 +10,7 @@ namespace tandem {
 
 struct HostFacts {
   CpuInfo cpu;
+  std::string program_stamp;  // changes with this program's file: another build may compute other K/V
   int64_t memory_bytes = 0;  // installed, or the control group's limit where that is lower
 };
 

@@ -1,14 +1,17 @@
 // tandem-worker: started by tandemd to serve (`--role both --channel-fd 3 --model-fds 4,5
-// [--cache-fd 6] [--new-cache-fd 7]`), or by tandem in
+// [--cache-fd 6] [--new-cache-fd 7] [--pool-fd 8] [--lent-pool-fds 9,10] [--cpus 0-3]`), or by tandem in
 // tool mode (`--tool NAME ...`, see tool.h). Opens no path: its files come as open descriptors.
+#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "base/cpu_list.h"
 #include "base/log.h"
 #include "worker/sandbox.h"
 #include "worker/tool.h"
@@ -21,7 +24,8 @@ constexpr int kExitUsage = 2;
 int usage(const std::string& reason) {
   std::fprintf(stderr,
                "tandem-worker: %s\n"
-               "usage: tandem-worker --role both --channel-fd N --model-fds N[,N...] [--cache-fd N] [--new-cache-fd N]\n"
+               "usage: tandem-worker --role both|prefill|decode --channel-fd N --model-fds N[,N...]\n"
+               "                     [--cache-fd N] [--new-cache-fd N] [--pool-fd N] [--lent-pool-fds N[,N...]] [--cpus LIST]\n"
                "       tandem-worker --tool NAME [arguments]\n"
                "It is started by tandemd and tandem, not by hand.\n",
                reason.c_str());
@@ -39,6 +43,18 @@ bool parse_fds(const std::string& text, std::vector<int>* fds) {
     begin = comma + 1;
   }
   return true;
+}
+
+// Before the first thread: all of them inherit it, and the cores that remain are those counted later.
+tandem::Status use_cpus(const std::string& list) {
+  auto cpus = tandem::parse_cpu_list(list);
+  if (!cpus.ok()) return cpus.status();
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int cpu : *cpus) CPU_SET(static_cast<size_t>(cpu), &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0)
+    return tandem::errno_status(errno, "cannot run on processors " + list);
+  return tandem::ok_status();
 }
 
 }  // namespace
@@ -66,11 +82,19 @@ int main(int argc, char** argv) {
       options.cache_fd = fds[0];
     } else if (args[i] == "--new-cache-fd" && parse_fds(args[i + 1], &fds) && fds.size() == 1) {
       options.new_cache_fd = fds[0];
+    } else if (args[i] == "--pool-fd" && parse_fds(args[i + 1], &fds) && fds.size() == 1) {
+      options.pool_fd = fds[0];
+    } else if (args[i] == "--lent-pool-fds" && parse_fds(args[i + 1], &fds)) {
+      options.lent_pool_fds = fds;
+    } else if (args[i] == "--cpus") {
+      if (tandem::Status status = use_cpus(args[i + 1]); !status.ok()) return usage("--cpus: " + status.message());
     } else {
       return usage("cannot use " + args[i] + " " + args[i + 1]);
     }
   }
-  if (role != "both") return usage("--role must be both, got \"" + role + "\"");
+  auto parsed_role = tandem::ipc::parse_role(role);
+  if (!parsed_role) return usage("--role must be both, prefill or decode, got \"" + role + "\"");
+  options.role = *parsed_role;
   if (options.channel_fd < 0 || options.model_fds.empty()) return usage("--channel-fd and --model-fds are needed");
   tandem::harden_process();
   // Ctrl-C at a terminal and systemd's stop reach the supervisor, which decides what becomes of us.

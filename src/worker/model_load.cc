@@ -1,6 +1,8 @@
 #include "worker/model_load.h"
 
+#define XXH_INLINE_ALL  // no library at run time
 #include <sys/stat.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <map>
@@ -111,7 +113,37 @@ Batching batching_named(const std::string& name) {
   return name == "static-padded" ? Batching::kStaticPadded : Batching::kContinuous;
 }
 
+// All that K/V depend on beside the tokens.
+uint64_t fingerprint(const std::string& model_stamp, const Config& settings, const HostFacts& host,
+                     const ipc::ModelInfo& info) {
+  std::string all = model_stamp + "|" + host.program_stamp + "|" + TANDEM_VERSION + "|" + info.isa + "|" +
+                    settings.cpu_activations + "|" + settings.cache_element_type + "|" + std::to_string(info.context_tokens);
+  return XXH3_64bits(all.data(), all.size());
+}
+
+// The pool in a memfd that outlives this process. What is not committed yet is committed here and now, so that a
+// lack of memory is an answer at start and no death later.
+Status open_host_pool(const HostPoolShape& shape, const HostPoolAccess& access, const LoadProgress& progress,
+                      LoadedModel* model) {
+  CHECK_ASSIGN(const int64_t bytes, HostPool::bytes_needed(shape));
+  CHECK_OK(access.grow(bytes));
+  CHECK_ASSIGN(model->host_pool, HostPool::open(access.fd, shape, access.generation));
+  if (!model->host_pool->is_committed()) {
+    const std::atomic<bool> never{false};
+    CHECK_OK(model->host_pool->touch(never, [&](float done) { progress("committing the KV pool", done); }));
+  }
+  std::vector<uint8_t*> memory;
+  for (size_t g = 0; g < shape.n_pages.size(); ++g) memory.push_back(model->host_pool->group_memory(static_cast<int>(g)));
+  model->engine_options.ledger = model->host_pool.get();
+  if (!access.lent_fds.empty()) {
+    model->lent_pools = std::make_unique<LentPools>(access.lent_fds, model->host_pool.get());
+    model->engine_options.source = model->lent_pools.get();
+  }
+  return model->backend->place_pages(shape.n_pages, memory);
+}
+
 Status reserve_pool(const ModelConfig& config, const Config& settings, const HostFacts& host,
+                    const std::string& model_stamp, const HostPoolAccess& pool, const LoadProgress& progress,
                     LoadedModel* model) {
   KvBudgetInput input;
   std::vector<int64_t> page_bytes = model->backend->page_bytes();
@@ -129,7 +161,17 @@ Status reserve_pool(const ModelConfig& config, const Config& settings, const Hos
   // One piece of memory for both: attention reads pages of the swap tier where they are.
   std::vector<int> n_all = budget.n_pages;
   for (size_t g = 0; g < n_all.size(); ++g) n_all[g] += budget.n_swap_pages[g];
-  CHECK_OK(model->backend->reserve_pages(n_all));
+  if (pool.fd >= 0) {
+    HostPoolShape shape;
+    shape.fingerprint = fingerprint(model_stamp, settings, host, model->info);
+    shape.page_size = input.page_size;
+    shape.vocab_size = config.vocab_size;
+    shape.page_bytes = page_bytes;
+    shape.n_pages = n_all;
+    CHECK_OK(open_host_pool(shape, pool, progress, model));
+  } else {
+    CHECK_OK(model->backend->reserve_pages(n_all));
+  }
   EngineOptions& o = model->engine_options;
   o.max_batch_size = input.max_batch_size;
   o.prefill_chunk_tokens = input.prefill_chunk_tokens;
@@ -161,6 +203,7 @@ Status check_vocabulary_size(const ModelConfig& config, const Tokenizer& tokeniz
 }  // namespace
 
 Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCacheFiles cache,
+                                                const HostPoolAccess& pool,
                                                 const Config& settings, const HostFacts& host,
                                                 const LoadProgress& progress) {
   auto model = std::make_unique<LoadedModel>();
@@ -188,7 +231,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, Pac
   info.n_layers = config.n_layers;
   CHECK_OK(load_backend(config, settings, host, progress, model.get()));
   progress("warming up", 0);
-  CHECK_OK(reserve_pool(config, settings, host, model.get()));
+  CHECK_OK(reserve_pool(config, settings, host, stamp, pool, progress, model.get()));
   return model;
 }
 

@@ -17,6 +17,8 @@
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 #include "worker/host_facts.h"
+#include "worker/host_pool.h"
+#include "worker/lent_pools.h"
 #include "worker/prepare.h"
 
 namespace tandem {
@@ -26,12 +28,21 @@ struct LoadedModel {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // null: see info.chat_template_error
   std::unique_ptr<PackCache> pack_cache;        // may have something to store, from the backend's memory
+  std::unique_ptr<HostPool> host_pool;          // where the backend's pages are, or null; outlives both below
+  std::unique_ptr<LentPools> lent_pools;        // of a decode worker, else null
   std::unique_ptr<Backend> backend;             // its pages are reserved, not touched
   EngineOptions engine_options;
   ipc::ModelInfo info;
   TextModel text() const { return {tokenizer.get(), chat_template.get(), info.chat_template_error}; }
 };
 
+// The memfd for the KV pool; none (fd -1): the pool dies with this process.
+struct HostPoolAccess {
+  int fd = -1;
+  uint64_t generation = 0;
+  std::vector<int> lent_fds;                   // of a decode worker: the prefill workers' pools
+  std::function<Status(int64_t bytes)> grow;  // waits until the memfd has this size
+};
 struct PackCacheFiles {  // see WorkerOptions
   UniqueFd existing, fresh;
 };
@@ -41,6 +52,7 @@ using LoadProgress = std::function<void(const std::string& phase, float fraction
 // Everything wrong with the files or with the configuration is an error with a message for the operator; a
 // model without a usable chat template loads all the same.
 Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCacheFiles cache,
+                                                const HostPoolAccess& pool,
                                                 const Config& config, const HostFacts& host,
                                                 const LoadProgress& progress);
 

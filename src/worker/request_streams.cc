@@ -39,6 +39,17 @@ SamplingParams sampling_params(const ipc::Sampling& in) {
   return p;
 }
 
+ipc::Loan ipc_loan(EngineLoan in, uint64_t generation) {
+  ipc::Loan out;
+  out.generation = generation;
+  out.first_block = in.first_block, out.n_tokens = in.n_tokens, out.is_whole = in.is_whole;
+  for (const auto& pages : in.groups) {
+    auto& lent = out.groups.emplace_back();
+    for (const RemotePage& p : pages) lent.push_back({p.page, p.serial});
+  }
+  return out;
+}
+
 EngineRequest engine_request(ipc::Submit submit, const std::vector<int32_t>& end_tokens) {
   EngineRequest r;
   r.id = submit.id;
@@ -54,6 +65,7 @@ EngineRequest engine_request(ipc::Submit submit, const std::vector<int32_t>& end
   r.waited_us = submit.waited_us;
   r.deadline_us = submit.deadline_us;
   r.end_tokens = end_tokens;
+  if (submit.loan) r.loan = engine_loan(submit.id, *submit.loan);
   return r;
 }
 
@@ -68,7 +80,20 @@ ipc::TokenEvent failure(uint64_t id, uint32_t choice, const std::string& error) 
 
 }  // namespace
 
+EngineLoan engine_loan(uint64_t id, const ipc::Loan& in) {
+  EngineLoan out;
+  out.id = id, out.source = in.source, out.generation = in.generation;
+  out.first_block = in.first_block, out.n_tokens = in.n_tokens, out.is_whole = in.is_whole;
+  for (const auto& lent : in.groups) {
+    auto& pages = out.groups.emplace_back();
+    for (const ipc::LentPage& p : lent) pages.push_back({p.page, p.serial});
+  }
+  return out;
+}
+
 std::string RequestStreams::check(const ipc::Submit& submit) const {
+  if ((role_ == ipc::Role::kDecode) != submit.loan.has_value())
+    return submit.loan ? "lent pages for a worker that computes prompts itself" : "a decode worker needs the prompt's pages";
   if (requests_.contains(submit.id)) return "the request's id is in use";
   if (submit.prompt.empty()) return "the prompt is empty";
   if (std::string error = check_ids(submit.prompt, tokenizer_->n_tokens()); !error.empty())
@@ -119,6 +144,7 @@ std::optional<EngineRequest> RequestStreams::begin(ipc::Submit submit, Output* o
   requests_.emplace(id, std::move(request));
   EngineRequest out = engine_request(std::move(submit), tokenizer_->end_tokens());
   out.choices = std::move(rest);
+  out.hands_off = role_ == ipc::Role::kPrefill && out.max_tokens > 0;
   return out;
 }
 
@@ -135,6 +161,15 @@ void RequestStreams::translate(EngineEvents events, Output* output) {
   ipc::TokenEvents out;
   for (const EngineToken& token : events.tokens) add_token(token, &out, &output->ended);
   if (!out.events.empty()) output->messages.emplace_back(std::move(out));
+  for (EngineLoan& loan : events.loans) {
+    uint64_t id = loan.id;
+    if (loan.is_whole) requests_.erase(id);  // its text goes on elsewhere
+    output->messages.emplace_back(ipc::Lent{id, ipc_loan(std::move(loan), generation_)});
+  }
+  for (uint64_t id : events.imported) output->messages.emplace_back(ipc::ImportDone{id});
+  for (EngineReturn& r : events.returns) {
+    if (requests_.erase(r.id) > 0) output->messages.emplace_back(ipc::Returned{r.id, r.is_preempted, std::move(r.reason)});
+  }
 }
 
 void RequestStreams::add_token(const EngineToken& token, ipc::TokenEvents* out, std::vector<Ended>* ended) {

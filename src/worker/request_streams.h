@@ -15,6 +15,8 @@
 
 namespace tandem {
 
+EngineLoan engine_loan(uint64_t id, const ipc::Loan& loan);
+
 class RequestStreams {
  public:
   // A choice that ended by its text: the engine is to stop it without a word.
@@ -27,7 +29,10 @@ class RequestStreams {
     std::vector<Ended> ended;
   };
 
-  explicit RequestStreams(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
+  // `role`, `generation`: of this worker. A prefill worker's requests end with their loan, a decode worker's begin
+  // with one.
+  explicit RequestStreams(const Tokenizer* tokenizer, ipc::Role role = ipc::Role::kBoth, uint64_t generation = 0)
+      : tokenizer_(tokenizer), role_(role), generation_(generation) {}
 
   // Replays what is known of the choices. The engine request is absent when nothing is left to do; the
   // events that tell so are in `output`. Malformed requests end as kFailed.
@@ -48,6 +53,8 @@ class RequestStreams {
   ipc::LogprobEntry entry(const TokenLogprob& chosen, const std::vector<TokenLogprob>& top) const;
 
   const Tokenizer* tokenizer_;
+  const ipc::Role role_;
+  const uint64_t generation_;
   std::unordered_map<uint64_t, Request> requests_;
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,6 +51,7 @@ class Worker {
   // Engine thread.
   void engine_main(std::vector<GgufFile> files);
   Result<std::unique_ptr<LoadedModel>> load(std::vector<GgufFile> files);
+  Status grow_pool(int64_t bytes);
   Status start_engine();
 
   // Service, on the I/O thread.
@@ -58,6 +60,7 @@ class Worker {
   std::optional<int> handle_frame(const std::string& frame);
   void handle(ipc::Submit message);
   void handle(const ipc::Cancel& message);
+  std::optional<int> handle(ipc::Lend message);
   std::optional<int> handle_letters();
   void handle_loaded();
   void touch_pool();
@@ -91,6 +94,8 @@ class Worker {
   std::optional<TextThread> text_thread_;
   std::optional<RequestStreams> streams_;
   int64_t next_beat_us_ = 0;
+  std::promise<ipc::PoolGrant> pool_grant_;  // set by the I/O thread, taken by the engine thread
+  bool has_pool_grant_ = false;              // I/O thread
 };
 
 // --- start-up ---------------------------------------------------------------------------------------
@@ -141,6 +146,12 @@ std::optional<int> Worker::configure(const ipc::Configure& message) {
     return fail(kExitConfig, "tandemd speaks protocol " + std::to_string(message.protocol) + ", this worker " +
                                  std::to_string(ipc::kProtocolVersion) + "; install both from one package");
   }
+  if (message.role != options_.role)
+    return fail(kExitBug, std::string("started as ") + ipc::role_name(options_.role) + ", told to be " + ipc::role_name(message.role));
+  if (message.role == ipc::Role::kPrefill && options_.pool_fd < 0)
+    return fail(kExitConfig, "a prefill worker needs a host pool to lend from, and none could be made");
+  if (message.role == ipc::Role::kDecode && (options_.pool_fd < 0 || options_.lent_pool_fds.empty()))
+    return fail(kExitConfig, "a decode worker needs the host pools of prefill workers, and none could be made");
   Status status = config_load_text(message.config_toml, "configuration from tandemd", &config_);
   if (status.ok()) status = config_validate(config_);
   if (!status.ok()) return fail(kExitConfig, status.message());
@@ -183,13 +194,23 @@ Result<std::unique_ptr<LoadedModel>> Worker::load(std::vector<GgufFile> files) {
   std::string last_phase;
   int64_t last_us = 0;
   PackCacheFiles cache{UniqueFd(options_.cache_fd), UniqueFd(options_.new_cache_fd)};
-  return load_model(std::move(files), std::move(cache), config_, host_, [&](const std::string& phase, float fraction) {
+  HostPoolAccess pool{options_.pool_fd, configuration_->generation, options_.lent_pool_fds,
+                      [this](int64_t bytes) { return grow_pool(bytes); }};
+  return load_model(std::move(files), std::move(cache), pool, config_, host_, [&](const std::string& phase, float fraction) {
     int64_t now = monotonic_us();
     if (phase == last_phase && now - last_us < kProgressUs) return;
     last_phase = phase;
     last_us = now;
     mailbox_.post_message(ipc::Progress{phase, fraction});
   });
+}
+
+// Only tandemd may size the memfd. The answer comes by the I/O thread; without one this process is about to end.
+Status Worker::grow_pool(int64_t bytes) {
+  std::future<ipc::PoolGrant> answer = pool_grant_.get_future();
+  mailbox_.post_message(ipc::PoolRequest{bytes});
+  ipc::PoolGrant grant = answer.get();
+  return grant.error.empty() ? ok_status() : exhausted(grant.error);
 }
 
 Status Worker::start_engine() {
@@ -258,9 +279,16 @@ std::optional<int> Worker::handle_frame(const std::string& frame) {
     if (log_parse_level(m->level, &level)) log_set_level(level);
     return std::nullopt;
   }
+  if (auto* m = std::get_if<ipc::PoolGrant>(&message)) {
+    if (std::exchange(has_pool_grant_, true)) return fail(kExitBug, "PoolGrant came twice");
+    pool_grant_.set_value(std::move(*m));
+    return std::nullopt;
+  }
   if (!is_loaded_) return fail(kExitBug, "the supervisor sent work before Ready");
   if (auto* m = std::get_if<ipc::Submit>(&message)) handle(std::move(*m));
   else if (auto* m = std::get_if<ipc::Cancel>(&message)) handle(*m);
+  else if (auto* m = std::get_if<ipc::Release>(&message)) engine_->release(m->id);
+  else if (auto* m = std::get_if<ipc::Lend>(&message)) return handle(std::move(*m));
   else if (auto* m = std::get_if<ipc::Prepare>(&message)) text_thread_->add(std::move(*m));
   else if (auto* m = std::get_if<ipc::Detokenize>(&message)) text_thread_->add(std::move(*m));
   else return fail(kExitBug, "Configure came twice");
@@ -288,8 +316,15 @@ void Worker::handle(ipc::Submit message) {
 }
 
 void Worker::handle(const ipc::Cancel& message) {
-  if (streams_->cancel(message.id, message.reason))
-    engine_->cancel(message.id, -1, false, SequenceEnd::kCancelled);
+  (void)streams_->cancel(message.id, message.reason);
+  // Also where no stream is known: pages may have arrived for it, or be lent.
+  engine_->cancel(message.id, -1, false, SequenceEnd::kCancelled);
+}
+
+std::optional<int> Worker::handle(ipc::Lend message) {
+  if (model_->lent_pools == nullptr) return fail(kExitBug, "pages were lent to a worker without the lender's pool");
+  engine_->arrive(engine_loan(message.id, message.loan), std::move(message.tokens));
+  return std::nullopt;
 }
 
 std::optional<int> Worker::handle_letters() {
@@ -308,7 +343,7 @@ std::optional<int> Worker::handle_letters() {
 void Worker::handle_loaded() {
   is_loaded_ = true;
   text_thread_.emplace(model_->text(), &mailbox_);
-  streams_.emplace(model_->tokenizer.get());
+  streams_.emplace(model_->tokenizer.get(), options_.role, configuration_->generation);
   const ipc::ModelInfo& m = model_->info;
   log_info("worker ready", {{"model", m.name},
                             {"architecture", m.architecture},
@@ -322,6 +357,8 @@ void Worker::handle_loaded() {
                             {"pool_tokens", m.pool_tokens},
                             {"landlock", sandbox_.landlock},
                             {"seccomp", sandbox_.seccomp},
+                            {"role", ipc::role_name(options_.role)},
+                            {"pages_readopted", engine_->counters().pages_readopted.load()},
                             {"generation", configuration_->generation}});
   pool_thread_ = std::thread([this] { touch_pool(), store_weights(); });
   if (!m.has_chat_template) log_warn("chat is refused", {{"reason", m.chat_template_error}});
@@ -332,7 +369,8 @@ void Worker::handle_loaded() {
 // Behind everybody else: whatever the engine needs first it takes by itself.
 void Worker::touch_pool() {
   setpriority(PRIO_PROCESS, 0, 19);  // this thread
-  if (Status status = model_->backend->touch_pages(stop_); !status.ok())
+  Status status = model_->host_pool ? model_->host_pool->touch(stop_) : model_->backend->touch_pages(stop_);
+  if (!status.ok())
     log_warn("KV pool is larger than free memory", {{"reason", status.message()}});
 }
 
@@ -376,6 +414,13 @@ void Worker::heartbeat() {
   beat.decode_seconds = c.decode_seconds;
   beat.sampling_seconds = c.sampling_seconds;
   beat.last_batch = c.last_batch;
+  beat.computed_tokens = c.computed_tokens;
+  beat.pages_readopted = c.pages_readopted;
+  beat.pages_lent = c.pages_lent;
+  if (model_->lent_pools) {
+    const LentPools::Counters& lent = model_->lent_pools->counters();
+    beat.pages_imported = lent.pages, beat.bytes_imported = lent.bytes, beat.import_seconds = lent.seconds;
+  }
   send(beat);
   next_beat_us_ = monotonic_us() + kHeartbeatUs;
 }

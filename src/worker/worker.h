@@ -7,11 +7,16 @@
 
 #include <vector>
 
+#include "ipc/messages.h"
+
 namespace tandem {
 
 struct WorkerOptions {
   int channel_fd = -1;
   std::vector<int> model_fds;  // the model's parts in order, open for reading
+  ipc::Role role = ipc::Role::kBoth;
+  int pool_fd = -1;                // memfd for the KV pool; -1: it dies with this process
+  std::vector<int> lent_pool_fds;  // of a decode worker: the pools of the prefill workers, by their number
   // Packed weights (cpu/pack_cache.h), -1: none: those of an earlier start, and an empty file to store them in.
   int cache_fd = -1, new_cache_fd = -1;
 };

@@ -37,10 +37,22 @@ FakeBackend::FakeBackend(FakeModel model) : model_(model) {
   config_.kv_groups[1].window = model.window;
 }
 
+std::vector<int64_t> FakeBackend::page_bytes() const {
+  int64_t bytes = model_.page_size * static_cast<int64_t>(sizeof(Cell));
+  return {bytes, bytes};
+}
+
 Status FakeBackend::reserve_pages(const std::vector<int>& n_pages) {
-  for (int n : n_pages) {
-    cells_.emplace_back(n * model_.page_size);
-    writer_.emplace_back(n, 0);
+  std::vector<uint8_t*> memory;
+  for (int n : n_pages)
+    memory.push_back(reinterpret_cast<uint8_t*>(own_cells_.emplace_back(n * model_.page_size).data()));
+  return place_pages(n_pages, memory);
+}
+
+Status FakeBackend::place_pages(const std::vector<int>& n_pages, const std::vector<uint8_t*>& memory) {
+  for (size_t g = 0; g < n_pages.size(); ++g) {
+    cells_.emplace_back(reinterpret_cast<Cell*>(memory[g]), n_pages[g] * model_.page_size);
+    writer_.emplace_back(n_pages[g], 0);
   }
   return ok_status();
 }

@@ -23,8 +23,9 @@ class FakeBackend : public Backend {
  public:
   explicit FakeBackend(FakeModel model);
   const ModelConfig& config() const override { return config_; }
-  std::vector<int64_t> page_bytes() const override { return {1, 1}; }
+  std::vector<int64_t> page_bytes() const override;
   Status reserve_pages(const std::vector<int>& n_pages) override;
+  Status place_pages(const std::vector<int>& n_pages, const std::vector<uint8_t*>& memory) override;
   Status forward(const StepBatch& batch) override;
   std::span<const float> logits(int) override { return {}; }
   void sample(std::span<const SampleRequest> requests, std::span<SampleResult> results) override;
@@ -47,7 +48,8 @@ class FakeBackend : public Backend {
 
   FakeModel model_;
   ModelConfig config_;
-  std::vector<std::vector<Cell>> cells_;      // per group: page * page_size + slot
+  std::vector<std::vector<Cell>> own_cells_;  // of reserve_pages()
+  std::vector<std::span<Cell>> cells_;        //      // per group: page * page_size + slot
   std::vector<std::vector<int>> writer_;      // per group and page: item that writes it in this step, + 1
   std::vector<uint64_t> row_hash_;
   std::vector<bool> row_is_nan_;

@@ -34,6 +34,13 @@ M round_trip(const M& message) {
 
 const std::string kBytes("a\0\xff z", 5);
 
+Loan full_loan() { return {1, 2, 3, 4, true, {{{5, 6}, {-1, 0}}, {{7, 8}}}}; }
+bool is_full_loan(const Loan& l) {
+  return l.source == 1 && l.generation == 2 && l.first_block == 3 && l.n_tokens == 4 && l.is_whole &&
+         l.groups.size() == 2 && l.groups[0].size() == 2 && l.groups[0][1].page == -1 &&
+         l.groups[1][0].page == 7 && l.groups[1][0].serial == 8;
+}
+
 Submit full_submit() {
   Submit s;
   s.id = 77;
@@ -47,6 +54,7 @@ Submit full_submit() {
   s.priority = Priority::kLow;
   s.deadline_us = -5;
   s.waited_us = 6;
+  s.loan = full_loan();
   return s;
 }
 
@@ -60,8 +68,8 @@ TokenEvents full_events() {
 }  // namespace
 
 TEST_CASE("messages to the worker keep every field") {
-  Configure c = round_trip(Configure{3, "[a]\nb = 1\n", {"m1", "m2"}, 9});
-  CHECK((c.protocol == 3 && c.config_toml == "[a]\nb = 1\n" && c.generation == 9));
+  Configure c = round_trip(Configure{3, "[a]\nb = 1\n", {"m1", "m2"}, 9, Role::kDecode});
+  CHECK((c.protocol == 3 && c.config_toml == "[a]\nb = 1\n" && c.generation == 9 && c.role == Role::kDecode));
   CHECK(c.model_names == std::vector<std::string>{"m1", "m2"});
 
   Prepare p;
@@ -91,10 +99,18 @@ TEST_CASE("messages to the worker keep every field") {
   CHECK((s.n_prompt_logprobs_known == 2 && s.priority == Priority::kLow && s.deadline_us == -5));
   CHECK(s.waited_us == 6);
 
+  REQUIRE(s.loan.has_value());
+  CHECK(is_full_loan(*s.loan));
+
   Cancel x = round_trip(Cancel{6, FinishReason::kDeadline});
   CHECK((x.id == 6 && x.reason == FinishReason::kDeadline));
   CHECK(round_trip(SetLogLevel{"debug"}).level == "debug");
   round_trip(Shutdown{});
+  PoolGrant g = round_trip(PoolGrant{5, "no"});
+  CHECK((g.bytes == 5 && g.error == "no"));
+  Lend lend = round_trip(Lend{3, full_loan(), {9, 8}});
+  CHECK((lend.id == 3 && is_full_loan(lend.loan) && lend.tokens == std::vector<int32_t>{9, 8}));
+  CHECK(round_trip(Release{12}).id == 12);
 }
 
 TEST_CASE("messages from the worker keep every field") {
@@ -135,12 +151,20 @@ TEST_CASE("messages from the worker keep every field") {
 
   PromptProgress q = round_trip(PromptProgress{1, 2, 3, 4});
   CHECK((q.id == 1 && q.n_done == 2 && q.n_total == 3 && q.n_cached == 4));
-  Heartbeat b = round_trip(Heartbeat{1, 2, 3, 4, 5, 50, 6, 7, 8, 9, 10, 100, 60, 0.5, 0.25, 0.125, 11});
+  Heartbeat b = round_trip(Heartbeat{1, 2, 3, 4, 5, 50, 6, 7, 8, 9, 10, 100, 60, 0.5, 0.25, 0.125, 11, 12, 13, 14, 15, 1.5, 16});
   CHECK((b.engine_turns == 1 && b.steps == 2 && b.prompt_tokens == 3 && b.generated_tokens == 4));
   CHECK((b.preemptions == 5 && b.n_running == 6 && b.n_waiting == 7 && b.pages_used == 8 && b.pages_free == 9));
   CHECK((b.swaps == 50 && b.pages_swapped == 100 && b.batch_limit == 60));
   CHECK((b.pages_shared == 10 && b.prefill_seconds == 0.5 && b.decode_seconds == 0.25));
-  CHECK((b.sampling_seconds == 0.125 && b.last_batch == 11));
+  CHECK((b.sampling_seconds == 0.125 && b.last_batch == 11 && b.computed_tokens == 12));
+  CHECK((b.pages_readopted == 13 && b.pages_imported == 14 && b.bytes_imported == 15));
+  CHECK((b.import_seconds == 1.5 && b.pages_lent == 16));
+  CHECK(round_trip(PoolRequest{6}).bytes == 6);
+  Lent lent = round_trip(Lent{2, full_loan()});
+  CHECK((lent.id == 2 && is_full_loan(lent.loan)));
+  CHECK(round_trip(ImportDone{4}).id == 4);
+  Returned r = round_trip(Returned{5, true, "why"});
+  CHECK((r.id == 5 && r.is_preempted && r.reason == "why"));
 }
 
 TEST_CASE("every shortened message is refused, and so is every lengthened one") {
@@ -163,7 +187,11 @@ TEST_CASE("the decoder names what is wrong") {
   Result<ToWorker> unknown = decode_to_worker(bytes_of(std::string(1, '\x63')));
   REQUIRE_FALSE(unknown.ok());
   CHECK(unknown.status().code() == StatusCode::kDataLoss);
-  CHECK(unknown.status().message().find("kind 99 is unknown, allowed 0 to 6") != std::string::npos);
+  CHECK(unknown.status().message().find("kind 99 is unknown, allowed 0 to 9") != std::string::npos);
+
+  std::string configure = encode(ToWorker(Configure{}));
+  configure.back() = 3;  // one past the last Role
+  CHECK_FALSE(decode_to_worker(bytes_of(configure)).ok());
 
   std::string cancel = encode(ToWorker(Cancel{6, FinishReason::kFailed}));
   cancel.back() = 7;  // one past the last FinishReason

@@ -190,7 +190,8 @@ TEST_CASE("values, histograms and a text that a scrape doesn't change") {
 
 TEST_CASE("worker counters add up over restarts and never fall") {
   Metrics metrics;
-  WorkerCounters counters(&metrics);
+  WorkerGauges gauges(&metrics);
+  WorkerCounters counters(&metrics, &gauges);
   double last = 0;
   for (int life = 0; life < 10; ++life) {
     for (uint64_t beat = 1; beat <= 5; ++beat) {
