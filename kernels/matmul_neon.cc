@@ -45,9 +45,14 @@ struct Dots {
                                                          int32x4_t sums[kRows]) {
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {
-      int32x4_t sum = vshlq_n_s32(plane<Form, kBegin, kEnd>(w, a[m]->coarse + 4 * kBegin), 8);
+      // Named first: where vshlq_n_s32 is a macro, template commas would split its arguments.
+      const int32x4_t coarse = plane<Form, kBegin, kEnd>(w, a[m]->coarse + 4 * kBegin);
+      int32x4_t sum = vshlq_n_s32(coarse, 8);
       if constexpr (kBegin == 0) sum = vaddq_s32(sum, plane<Form, 0, 4>(w, a[m]->fine));
-      if constexpr (kEnd == 8) sum = vaddq_s32(sum, vshlq_n_s32(plane<Form, 4, 8>(w, a[m]->fine), 4));
+      if constexpr (kEnd == 8) {
+        const int32x4_t fine = plane<Form, 4, 8>(w, a[m]->fine);
+        sum = vaddq_s32(sum, vshlq_n_s32(fine, 4));
+      }
       sums[m] = sum;
     }
   }
