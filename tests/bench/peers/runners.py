@@ -32,11 +32,15 @@ def output_of(command):
 
 # --- HTTP -------------------------------------------------------------------------------------------------
 
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=600) as reply:
+        return json.load(reply)
+
+
 def complete(url, seed, n_prompt=PROMPT, n_new=NEW):
     body = {"prompt": prompt_ids(n_prompt, seed), "max_tokens": n_new, "temperature": 0, "ignore_eos": True}
-    request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=600) as reply:
-        made = json.load(reply)["usage"]["completion_tokens"]
+    made = post(url + "/v1/completions", body)["usage"]["completion_tokens"]
     if made != n_new:
         raise RuntimeError(f"{made} tokens came, {n_new} were asked for")
     return made
