@@ -43,8 +43,12 @@ CpuForward::CpuForward(const ModelConfig& config, const PackedModel& model, cons
     ffn_dim_ = std::max<int64_t>(ffn_dim_, l.ffn_dim);
   }
   widest_ = std::max({static_cast<int64_t>(config.hidden_dim), q_dim_, ffn_dim_});
-  act_bytes_ = float_activations ? static_cast<size_t>(widest_) * sizeof(float)
-                                 : kernels.act_row_bytes(widest_);
+  act_bytes_ = static_cast<size_t>(std::max(act_stride(Acts::kFloat, widest_), act_stride(Acts::kQuantized, widest_)));
+  for (const PackedLayer& w : model.layers) {
+    acts_.push_back({acts_of({&w.wq, &w.wk, &w.wv}), acts_of({&w.wo}), acts_of({&w.w_gate, &w.w_up}),
+                     acts_of({&w.w_down})});
+  }
+  output_acts_ = acts_of({&model.output});
   for (const RopeParams& rope : config.ropes) {
     rope_offsets_.push_back(rope_stride_);
     rope_stride_ += rope.dim;
@@ -143,10 +147,23 @@ Status CpuForward::reserve(int n_tokens, int n_logit_rows) {
   return ok_status();
 }
 
+// Records of long rows whose attention several threads share.
+Status CpuForward::reserve_records() {
+  const int64_t needed = plan_.n_record_floats();
+  if (needed <= max_record_floats_) return ok_status();
+  const int64_t n = std::max(needed, 2 * max_record_floats_);  // a context grows step by step
+  max_record_floats_ = 0;
+  record_memory_ = Arena();
+  CHECK_ASSIGN(record_memory_, Arena::allocate(static_cast<size_t>(n) * sizeof(float), "attention in parts"));
+  max_record_floats_ = n;
+  return ok_status();
+}
+
 Status CpuForward::run(const StepBatch& batch) {
   CHECK_OK(check(batch));
   CHECK_OK(reserve(static_cast<int>(batch.tokens.size()), static_cast<int>(batch.logit_rows.size())));
-  plan_.build(batch);
+  plan_.build(batch, team_->n_threads());
+  CHECK_OK(reserve_records());
   team_->run([this](TeamMember& t) { compute(t); });
   return ok_status();
 }
@@ -160,23 +177,40 @@ uint8_t* CpuForward::thread_scratch(const TeamMember& t) const {
   return thread_memory_.data() + static_cast<size_t>(t.index()) * thread_bytes_;
 }
 
+CpuForward::Acts CpuForward::acts_of(std::initializer_list<const PackedMatrix*> weights) const {
+  const bool are_dense = std::all_of(weights.begin(), weights.end(), [](const PackedMatrix* w) {
+    return quant_traits(static_cast<uint32_t>(w->type))->block_size == 1;
+  });
+  return float_activations_ || are_dense ? Acts::kFloat : Acts::kQuantized;
+}
+
+// Bytes of a row. Rows of floats are an odd number of cache lines apart: a power of two would put them all
+// into one cache set.
+int64_t CpuForward::act_stride(Acts acts, int64_t n_cols) const {
+  if (acts == Acts::kQuantized) return static_cast<int64_t>(kernels_.act_row_bytes(n_cols));
+  return ((n_cols + 15) / 16 | 1) * 64;
+}
+
 // Row `row` of what the next product reads. Quantized once, however many products follow.
-void CpuForward::store_activations(int64_t row, const float* x, int64_t n_cols) {
-  if (float_activations_) {
-    std::copy_n(x, n_cols, reinterpret_cast<float*>(act_) + row * n_cols);
+void CpuForward::store_activations(int64_t row, const float* x, int64_t n_cols, Acts acts) {
+  uint8_t* act = act_ + row * act_stride(acts, n_cols);
+  if (acts == Acts::kFloat) {
+    std::copy_n(x, n_cols, reinterpret_cast<float*>(act));
   } else {
-    kernels_.quantize_act(x, n_cols, act_ + static_cast<size_t>(row) * kernels_.act_row_bytes(n_cols));
+    kernels_.quantize_act(x, n_cols, act);
   }
 }
 
 // Products of the same activations, shared out together. Rows are taken in blocks that stay in the second
 // cache while the tiles of weights pass by.
-void CpuForward::multiply(TeamMember& t, int64_t n_rows, std::initializer_list<Product> products) {
+void CpuForward::multiply(TeamMember& t, int64_t n_rows, Acts acts, std::initializer_list<Product> products) {
   constexpr int64_t kCacheBytes = 384 << 10;
-  const int64_t K = products.begin()->weight->n_cols;
-  const int64_t row_bytes = float_activations_ ? K * static_cast<int64_t>(sizeof(float))
-                                               : static_cast<int64_t>(kernels_.act_row_bytes(K));
-  const int64_t rows_per_block = std::clamp<int64_t>(kCacheBytes / row_bytes / 16 * 16, 16, 256);
+  constexpr int64_t kDenseColumns = 1024;  // a pass of matmul_dense
+  const int64_t K = products.begin()->weight->n_cols, row_bytes = act_stride(acts, K);
+  const int64_t cached = acts == Acts::kFloat ? std::min(row_bytes, kDenseColumns * int64_t{sizeof(float)}) : row_bytes;
+  const int64_t unit = acts == Acts::kFloat ? 12 : 16;  // rows a kernel takes at once, or a multiple
+  const int64_t rows_per_block = std::clamp<int64_t>(kCacheBytes / cached / unit * unit, unit, 256 / unit * unit);
+  const auto matmul_float = float_activations_ ? kernels_.matmul_f32 : kernels_.matmul_dense;
   const int64_t n_blocks = (n_rows + rows_per_block - 1) / rows_per_block;
   int64_t tiles = 0;
   for (const Product& p : products) tiles += n_tiles(*p.weight);
@@ -194,9 +228,9 @@ void CpuForward::multiply(TeamMember& t, int64_t n_rows, std::initializer_list<P
       const int64_t M = std::min(rows_per_block, n_rows - first_row);
       const uint8_t* act = act_ + first_row * row_bytes;
       float* out = p->out + first_row * p->out_stride;
-      if (float_activations_) {
-        kernels_.matmul_f32(*p->weight, tile, last, reinterpret_cast<const float*>(act), K, M, out,
-                            p->out_stride);
+      if (acts == Acts::kFloat) {
+        matmul_float(*p->weight, tile, last, reinterpret_cast<const float*>(act),
+                     row_bytes / int64_t{sizeof(float)}, M, out, p->out_stride);
       } else {
         kernels_.matmul(*p->weight, tile, last, act, M, out, p->out_stride);
       }
@@ -230,16 +264,16 @@ void CpuForward::embed(TeamMember& t) {
         for (int64_t d = 0; d < hidden; ++d) x[d] *= config_.embedding_scale;
       }
       compute_rotations(i);
-      norm_to_activations(t, i, x, model_.layers[0].attn_norm);
+      norm_to_activations(t, i, x, model_.layers[0].attn_norm, acts_[0].qkv);
     }
   });
 }
 
 void CpuForward::norm_to_activations(const TeamMember& t, int64_t row, const float* x,
-                                     const std::vector<float>& weight) {
+                                     const std::vector<float>& weight, Acts acts) {
   float* normed = reinterpret_cast<float*>(thread_scratch(t));
   kernels_.rms_norm(x, weight.data(), config_.norm_eps, config_.hidden_dim, normed);
-  store_activations(row, normed, config_.hidden_dim);
+  store_activations(row, normed, config_.hidden_dim, acts);
 }
 
 // x += branch (with bias and post-norm where the model has them); returns x.
@@ -255,10 +289,11 @@ const float* CpuForward::add_branch(const Rows& rows, int64_t row, const std::ve
 }
 
 void CpuForward::add_and_norm(TeamMember& t, const Rows& rows, const std::vector<float>& bias,
-                              const std::vector<float>& post_norm, const std::vector<float>& next_norm) {
+                              const std::vector<float>& post_norm, const std::vector<float>& next_norm,
+                              Acts next_acts) {
   t.share(rows.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      norm_to_activations(t, r, add_branch(rows, r, bias, post_norm), next_norm);
+      norm_to_activations(t, r, add_branch(rows, r, bias, post_norm), next_norm, next_acts);
     }
   });
 }
@@ -318,26 +353,52 @@ void CpuForward::attend(TeamMember& t, int layer) {
       p.window = l.window;
       p.scale = config_.attention_scale;
       p.softcap = config_.attention_softcap;
-      kernels_.attention(p, piece.kv_head, piece.token_begin, piece.token_end, thread_scratch(t));
+      if (piece.part_begin == piece.part_end) {
+        kernels_.attention(p, piece.kv_head, piece.token_begin, piece.token_end, thread_scratch(t));
+        continue;
+      }
+      const int64_t group = l.n_heads / l.n_kv_heads;
+      float* records = reinterpret_cast<float*>(record_memory_.data()) + piece.records +
+                       piece.kv_head * group * attention_record_floats(l.head_dim);
+      kernels_.attention_parts(p, piece.kv_head, piece.token_begin, piece.part_begin, piece.part_end, records,
+                               plan_.part_stride(l.kv_group), thread_scratch(t));
     }
   });
 }
 
+// The heads of a token whose attention was computed in parts.
+void CpuForward::join_attention(const TeamMember& t, int64_t token, int layer) {
+  const LayerConfig& l = config_.layers[static_cast<size_t>(layer)];
+  const SplitToken& split = plan_.split(l.kv_group, token);
+  if (split.n_parts == 0) return;
+  const float* records = reinterpret_cast<const float*>(record_memory_.data()) + split.records;
+  float* out = attn_ + token * l.n_heads * l.head_dim;
+  for (int h = 0; h < l.n_heads; ++h) {
+    kernels_.attention_join(kv_->layout(layer), records + h * attention_record_floats(l.head_dim), split.n_parts,
+                            plan_.part_stride(l.kv_group), out + int64_t{h} * l.head_dim, thread_scratch(t));
+  }
+}
+
 // What attention found becomes the activations of the product with wo.
-void CpuForward::store_attention(TeamMember& t, const Rows& rows, int64_t q_dim) {
+void CpuForward::store_attention(TeamMember& t, const Rows& rows, int layer) {
+  const LayerConfig& l = config_.layers[static_cast<size_t>(layer)];
+  const int64_t q_dim = static_cast<int64_t>(l.n_heads) * l.head_dim;
   t.share(rows.count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) store_activations(r, attn_ + rows.token(r) * q_dim, q_dim);
+    for (int64_t r = begin; r < end; ++r) {
+      join_attention(t, rows.token(r), layer);
+      store_activations(r, attn_ + rows.token(r) * q_dim, q_dim, acts_[static_cast<size_t>(layer)].o);
+    }
   });
 }
 
 // gate = activation(gate) * up.
-void CpuForward::activate(TeamMember& t, const Rows& rows, int64_t ffn_dim) {
+void CpuForward::activate(TeamMember& t, const Rows& rows, int64_t ffn_dim, Acts acts) {
   const auto gated = config_.activation == Activation::kSiluGate ? kernels_.silu_mul : kernels_.gelu_tanh_mul;
   t.share(rows.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* gate = gate_ + i * ffn_dim;
       gated(gate, up_ + i * ffn_dim, ffn_dim, gate);
-      store_activations(i, gate, ffn_dim);
+      store_activations(i, gate, ffn_dim, acts);
     }
   });
 }
@@ -361,28 +422,30 @@ void CpuForward::compute(TeamMember& t) {
     const PackedLayer& w = model_.layers[static_cast<size_t>(i)];
     const int64_t q_dim = static_cast<int64_t>(l.n_heads) * l.head_dim;
     const int64_t kv_dim = static_cast<int64_t>(l.n_kv_heads) * l.head_dim;
+    const LayerActs& acts = acts_[static_cast<size_t>(i)];
     const bool is_last = i + 1 == config_.n_layers;
+    const Acts next_acts = is_last ? output_acts_ : acts_[static_cast<size_t>(i) + 1].qkv;
     const std::vector<float>& next_norm = is_last ? model_.output_norm : model_.layers[i + 1].attn_norm;
 
     // Attention.
-    multiply(t, M, {{&w.wq, q_, q_dim}, {&w.wk, k_, kv_dim}, {&w.wv, v_, kv_dim}});
+    multiply(t, M, acts.qkv, {{&w.wq, q_, q_dim}, {&w.wk, k_, kv_dim}, {&w.wv, v_, kv_dim}});
     rotate_and_store_kv(t, i);
     attend(t, i);
     // Past the last K/V, only the tokens go on whose logits somebody asked for.
     const Rows rows = is_last ? Rows{logit_rows.data(), static_cast<int64_t>(logit_rows.size())} : Rows{nullptr, M};
-    store_attention(t, rows, q_dim);
-    multiply(t, rows.count, {{&w.wo, branch_, hidden}});
-    add_and_norm(t, rows, w.bo, w.attn_post_norm, w.ffn_norm);
+    store_attention(t, rows, i);
+    multiply(t, rows.count, acts.o, {{&w.wo, branch_, hidden}});
+    add_and_norm(t, rows, w.bo, w.attn_post_norm, w.ffn_norm, acts.gate_up);
 
     // Feed-forward.
-    multiply(t, rows.count, {{&w.w_gate, gate_, l.ffn_dim}, {&w.w_up, up_, l.ffn_dim}});
-    activate(t, rows, l.ffn_dim);
-    multiply(t, rows.count, {{&w.w_down, branch_, hidden}});
-    add_and_norm(t, rows, kNone, w.ffn_post_norm, next_norm);
+    multiply(t, rows.count, acts.gate_up, {{&w.w_gate, gate_, l.ffn_dim}, {&w.w_up, up_, l.ffn_dim}});
+    activate(t, rows, l.ffn_dim, acts.down);
+    multiply(t, rows.count, acts.down, {{&w.w_down, branch_, hidden}});
+    add_and_norm(t, rows, kNone, w.ffn_post_norm, next_norm, next_acts);
   }
 
   // Logits.
-  multiply(t, static_cast<int64_t>(logit_rows.size()), {{&model_.output, logits_, config_.vocab_size}});
+  multiply(t, static_cast<int64_t>(logit_rows.size()), output_acts_, {{&model_.output, logits_, config_.vocab_size}});
   if (config_.logit_softcap > 0) cap_logits(t);
 }
 

@@ -18,7 +18,8 @@ namespace tandem {
 
 class CpuForward {
  public:
-  // All references outlive this. float_activations: matmuls read float32 instead of int8 activations.
+  // All references outlive this. float_activations: matmuls read float32 instead of int8 activations. Without
+  // it, too, they do where all products of a phase have F32, F16 or BF16 weights (matmul_dense).
   CpuForward(const ModelConfig& config, const PackedModel& model, const KernelTable& kernels,
              KvPools* kv, OmpTeam* team, bool float_activations);
 
@@ -35,6 +36,12 @@ class CpuForward {
     int64_t out_stride;
   };
 
+  // What the products of a phase read; a property of the model alone.
+  enum class Acts { kQuantized, kFloat };
+  struct LayerActs {
+    Acts qkv, o, gate_up, down;
+  };
+
   // Rows of activations and the tokens they belong to.
   struct Rows {
     const int* tokens;  // [count]; nullptr: row r is token r
@@ -44,21 +51,25 @@ class CpuForward {
 
   Status check(const StepBatch& batch) const;
   Status reserve(int n_tokens, int n_logit_rows);
+  Status reserve_records();
   void compute(TeamMember& t);
   void embed(TeamMember& t);
   void compute_rotations(int64_t token);
-  void store_activations(int64_t row, const float* x, int64_t n_cols);
+  Acts acts_of(std::initializer_list<const PackedMatrix*> weights) const;
+  int64_t act_stride(Acts acts, int64_t n_cols) const;
+  void store_activations(int64_t row, const float* x, int64_t n_cols, Acts acts);
   void norm_to_activations(const TeamMember& t, int64_t row, const float* x,
-                           const std::vector<float>& weight);
-  void multiply(TeamMember& t, int64_t n_rows, std::initializer_list<Product> products);
+                           const std::vector<float>& weight, Acts acts);
+  void multiply(TeamMember& t, int64_t n_rows, Acts acts, std::initializer_list<Product> products);
   void rotate_and_store_kv(TeamMember& t, int layer);
   void attend(TeamMember& t, int layer);
-  void store_attention(TeamMember& t, const Rows& rows, int64_t q_dim);
+  void store_attention(TeamMember& t, const Rows& rows, int layer);
+  void join_attention(const TeamMember& t, int64_t token, int layer);
   const float* add_branch(const Rows& rows, int64_t row, const std::vector<float>& bias,
                           const std::vector<float>& post_norm);
   void add_and_norm(TeamMember& t, const Rows& rows, const std::vector<float>& bias,
-                    const std::vector<float>& post_norm, const std::vector<float>& next_norm);
-  void activate(TeamMember& t, const Rows& rows, int64_t ffn_dim);
+                    const std::vector<float>& post_norm, const std::vector<float>& next_norm, Acts next_acts);
+  void activate(TeamMember& t, const Rows& rows, int64_t ffn_dim, Acts acts);
   void cap_logits(TeamMember& t);
   uint8_t* thread_scratch(const TeamMember& t) const;
 
@@ -68,7 +79,9 @@ class CpuForward {
   KvPools* kv_;
   OmpTeam* team_;
   const bool float_activations_;
-  StepPlan plan_;
+  CpuStepPlan plan_;
+  std::vector<LayerActs> acts_;
+  Acts output_acts_ = Acts::kQuantized;
 
   // Widths of one row, the largest over all layers.
   int64_t q_dim_ = 0, kv_dim_ = 0, ffn_dim_ = 0, widest_ = 0;
@@ -77,7 +90,8 @@ class CpuForward {
   std::vector<int64_t> rope_offsets_;
 
   int max_tokens_ = 0, max_logit_rows_ = 0;
-  Arena step_memory_, logit_memory_, thread_memory_;
+  Arena step_memory_, logit_memory_, thread_memory_, record_memory_;
+  int64_t max_record_floats_ = 0;
   size_t thread_bytes_ = 0;
   // Of M tokens, M <= max_tokens_.
   float* x_ = nullptr;        // [M][hidden_dim] the residual stream

@@ -1,10 +1,11 @@
 // Attention over pages, once for all vector columns: attention_<isa>.cc includes its simd_<isa>.h,
-// then this. Keys are taken in runs of 64 aligned positions, in ascending order: K and V of the
-// run's pages to floats once for all rows of the block, then for every query row its scores (one
-// fma chain over head_dim each), one online softmax update, and one fma a key into the output row.
-// A row does these operations for exactly the runs and slots it sees, so its result does not depend
-// on its neighbours. Served here: head_dim a multiple of 16, page_size 16, 32 or 64; everything
-// else goes to the reference.
+// then this. Keys are taken in runs of 64 aligned positions, in ascending order, read from their
+// pages as they are: for every query row its scores (one fma chain over head_dim each; in q8_0 one a
+// block of 32, joined in ascending order), one online softmax update in powers of two, and one fma a
+// key into the output row. A row does these operations for exactly the runs and slots it sees, and
+// joins its parts of kAttentionPartKeys positions in ascending order, whoever computed them: its
+// result depends neither on its neighbours nor on how the work was split. Served here: head_dim a
+// multiple of 16, page_size 16, 32 or 64; everything else goes to the reference.
 #pragma once
 
 #include <math.h>
@@ -21,11 +22,11 @@ namespace paged {
 using simd::kLanes;
 using simd::Vec;
 
-constexpr int kRowsAtOnce = 64;  // query rows (token, head) that share converted pages
-constexpr int kKeysAtOnce =
-    64;  // keys of one softmax update: pages of an aligned run of 64 positions
+constexpr int kRowsAtOnce = 128;  // query rows (token, head) that pass over a run while it is cached
+constexpr int kKeysAtOnce = 64;   // keys of one softmax update: pages of an aligned run of positions
 constexpr int kVectors = kKeysAtOnce / kLanes;
-constexpr int kFewRows = 4;  // rows that read half-precision pages directly
+static_assert(kAttentionPartKeys % kKeysAtOnce == 0);
+constexpr float kLog2E = 1.44269504f;
 
 bool is_served(const KvLayout& l) {
   return l.head_dim % 16 == 0 && l.page_size % 16 == 0 && kKeysAtOnce % l.page_size == 0;
@@ -38,127 +39,97 @@ int tokens_at_once(const AttentionParams& p) {
   return group >= kRowsAtOnce ? 1 : kRowsAtOnce / group;
 }
 
-// The scratch of one call, carved from the caller's bytes.
-struct Scratch {
-  float* k;    // [head_dim][kKeysAtOnce]
-  float* v;    // [kKeysAtOnce][head_dim]
-  float* acc;  // [rows][head_dim]
-  float* max;  // [rows]
-  float* sum;  // [rows]
+// One query row of a block.
+struct Row {
+  int pos;
+  const float* q;
 };
+
+// The scratch of one call, carved from the caller's bytes: a record (attention_record_floats) for
+// each row of the part being computed, and one for what its parts before have joined to.
+struct Scratch {
+  float* part;
+  float* total;
+  Row* rows;
+};
+
+int64_t rows_at_once(const AttentionParams& p) { return int64_t{tokens_at_once(p)} * group_of(p); }
 
 Scratch carve(const AttentionParams& p, uint8_t* bytes) {
-  const int64_t page = int64_t{p.layout.head_dim} * kKeysAtOnce;
-  const int64_t rows = int64_t{tokens_at_once(p)} * group_of(p);
-  Scratch s;
-  s.k = reinterpret_cast<float*>(bytes);
-  s.v = s.k + page;
-  s.acc = s.v + page;
-  s.max = s.acc + rows * p.layout.head_dim;
-  s.sum = s.max + rows;
-  return s;
+  const int64_t floats = rows_at_once(p) * attention_record_floats(p.layout.head_dim);
+  float* part = reinterpret_cast<float*>(bytes);
+  return {part, part + floats, reinterpret_cast<Row*>(part + 2 * floats)};
 }
 
-// K of one head of a page to columns [0, P) of out, whose rows are kKeysAtOnce floats.
-void convert_k(KvType type, int64_t P, int64_t D, const uint8_t* src, float* out) {
-  if (type == KvType::kF16) {
-    for (int64_t d = 0; d < D; ++d, src += 2 * P, out += kKeysAtOnce) {
-      for (int64_t slot = 0; slot < P; slot += kLanes) {
-        simd::store(out + slot, simd::load_half(src + 2 * slot));
-      }
-    }
-    return;
-  }
-  if (type == KvType::kF32) {
-    for (int64_t d = 0; d < D; ++d)
-      memcpy(out + d * kKeysAtOnce, src + 4 * d * P, 4 * static_cast<size_t>(P));
-    return;
-  }
-  const uint8_t* scales = src + D * P;
-  for (int64_t d = 0; d < D; ++d, src += P, out += kKeysAtOnce) {
-    for (int64_t slot = 0; slot < P; slot += kLanes) {
-      const Vec scale = simd::load_half(scales + 2 * (d / 32 * P + slot));
-      simd::store(out + slot, simd::mul(scale, simd::load_int8(src + slot)));
-    }
-  }
-}
-
-void convert_v(KvType type, int64_t P, int64_t D, const uint8_t* src, float* out) {
-  if (type == KvType::kF16) {
-    for (int64_t i = 0; i < P * D; i += kLanes) simd::store(out + i, simd::load_half(src + 2 * i));
-    return;
-  }
-  if (type == KvType::kF32) {
-    memcpy(out, src, 4 * static_cast<size_t>(P * D));
-    return;
-  }
-  const uint8_t* scale = src + D * P;
-  for (int64_t slot = 0; slot < P; ++slot, src += D, out += D) {
-    for (int64_t begin = 0; begin < D; begin += 32, scale += 2) {
-      const int64_t end = begin + 32 < D ? begin + 32 : D;
-      uint16_t half;
-      memcpy(&half, scale, sizeof half);
-      const Vec s = simd::splat(half_to_float(half));
-      for (int64_t d = begin; d < end; d += kLanes) {
-        simd::store(out + d, simd::mul(s, simd::load_int8(src + d)));
-      }
-    }
-  }
-}
-
-// The pages that hold positions [first, last] of the run of keys at `run_begin`.
-void load_pages(const AttentionParams& p, int kv_head, int run_begin, int first, int last,
-                const Scratch& s) {
-  const KvLayout& l = p.layout;
-  for (int i = first / l.page_size; i <= last / l.page_size; ++i) {
-    const uint8_t* page = p.pool + static_cast<size_t>(p.page_table[i]) * l.page_bytes;
-    const int slot = i * l.page_size - run_begin;
-    convert_k(l.type, l.page_size, l.head_dim, page + kv_k_offset(l, kv_head), s.k + slot);
-    convert_v(l.type, l.page_size, l.head_dim, page + kv_v_offset(l, kv_head),
-              s.v + int64_t{slot} * l.head_dim);
-  }
-}
-
-// Where a run's K and V are read from: floats converted once for many rows, …
-struct FloatRun {
-  const float* k;
-  const float* v;
-  int64_t head_dim;
-
-  inline __attribute__((always_inline)) Vec keys(int vector, int64_t d) const {
-    return simd::load(k + d * kKeysAtOnce + vector * kLanes);
-  }
-  inline __attribute__((always_inline)) Vec values(int slot, int64_t d) const {
-    return simd::load(v + slot * head_dim + d);
-  }
-};
-
-// … or the half-precision pages themselves, for the few rows of a decode step: the same floats.
-struct HalfRun {
+// Where a run's K and V are read from. Pointers of pages that no row sees stay null.
+template <KvType type, bool ahead>
+struct Run {
+  static constexpr KvType kType = type;
+  // A decode step waits for memory, and its pages lie apart, so that the processor does not foresee
+  // the next: while it reads an element, it asks for the same one of the run after.
+  static constexpr bool kAhead = ahead;
+  static constexpr int kBytes = kType == KvType::kF16 ? 2 : kType == KvType::kF32 ? 4 : 1;
   const uint8_t* k[kVectors];  // element [0][slot of vector] of its page
   const uint8_t* v[4];         // pages of the run
+  const uint8_t* next_k[kVectors];
+  const uint8_t* next_v[4];
   int64_t page_size, head_dim;
   int page_shift;  // log2 of page_size
+  // q8_0 alone: scales of [block 0][slot of vector].
+  const uint8_t* k_scales[kVectors];
+  const uint8_t* v_scales[kVectors];
 
-  inline __attribute__((always_inline)) Vec keys(int vector, int64_t d) const {
-    return simd::load_half(k[vector] + 2 * d * page_size);
+  inline __attribute__((always_inline)) Vec load(const uint8_t* p) const {
+    if constexpr (kType == KvType::kF16) return simd::load_half(p);
+    if constexpr (kType == KvType::kQ8_0) return simd::load_int8(p);
+    return simd::load(reinterpret_cast<const float*>(p));
   }
-  inline __attribute__((always_inline)) Vec values(int slot, int64_t d) const {
-    return simd::load_half(v[slot >> page_shift] + 2 * ((slot & (page_size - 1)) * head_dim + d));
+  inline __attribute__((always_inline)) Vec keys(int vector, int64_t d) const {
+    if constexpr (kAhead) __builtin_prefetch(next_k[vector] + kBytes * d * page_size);
+    return load(k[vector] + kBytes * d * page_size);
   }
 };
 
-// q·k of kRows rows with the keys of kWide vectors: one fma chain over head_dim for each.
+// The pages of positions [first, last] of the run at run_begin; those of the next run up to next_last.
+template <typename Run>
+Run find_run(const AttentionParams& p, int kv_head, int run_begin, int first, int last,
+             int next_last) {
+  const KvLayout& l = p.layout;
+  Run run = {};
+  run.page_size = l.page_size;
+  run.head_dim = l.head_dim;
+  run.page_shift = l.page_size == 16 ? 4 : l.page_size == 32 ? 5 : 6;
+  const int64_t scales = int64_t{l.head_dim} * l.page_size;
+  for (int i = first / l.page_size; i <= last / l.page_size; ++i) {
+    const int slot = i * l.page_size - run_begin, next = i + kKeysAtOnce / l.page_size;
+    const bool has_next = Run::kAhead && next * l.page_size <= next_last;
+    const uint8_t* page = p.pool + static_cast<size_t>(p.page_table[i]) * l.page_bytes;
+    const uint8_t* next_page =
+        has_next ? p.pool + static_cast<size_t>(p.page_table[next]) * l.page_bytes : page;
+    const size_t k = kv_k_offset(l, kv_head), v = kv_v_offset(l, kv_head);
+    run.v[slot >> run.page_shift] = page + v;
+    run.next_v[slot >> run.page_shift] = next_page + v;
+    for (int at = 0; at < l.page_size; at += kLanes) {
+      const int vector = (slot + at) / kLanes;
+      run.k[vector] = page + k + Run::kBytes * at;
+      run.next_k[vector] = next_page + k + Run::kBytes * at;
+      run.k_scales[vector] = page + k + scales + 2 * at;
+      run.v_scales[vector] = page + v + scales + 2 * at;
+    }
+  }
+  return run;
+}
+
+// q·k of kRows rows with the keys of kWide vectors: one fma chain over the elements [begin, end).
 template <int kRows, int kWide, typename Run>
-TANDEM_SIMD void score_some(const float* const* q, const Run& run, int vector, int64_t head_dim,
-                            float (*scores)[kKeysAtOnce]) {
-  Vec acc[kRows][kWide];
+TANDEM_SIMD void score_chain(const float* const* q, const Run& run, int vector, int64_t begin,
+                             int64_t end, Vec (*acc)[kWide]) {
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kWide; ++v) acc[r][v] = simd::zero();
   }
-  for (int64_t d = 0; d < head_dim; ++d) {
+  for (int64_t d = begin; d < end; ++d) {
     Vec keys[kWide];
 #pragma GCC unroll 4
     for (int v = 0; v < kWide; ++v) keys[v] = run.keys(vector + v, d);
@@ -169,10 +140,34 @@ TANDEM_SIMD void score_some(const float* const* q, const Run& run, int vector, i
       for (int v = 0; v < kWide; ++v) acc[r][v] = simd::fma(keys[v], x, acc[r][v]);
     }
   }
+}
+
+template <int kRows, int kWide, typename Run>
+TANDEM_SIMD void score_some(const float* const* q, const Run& run, int vector, int64_t head_dim,
+                            float (*scores)[kKeysAtOnce]) {
+  constexpr KvType kType = Run::kType;
+  constexpr int64_t kBlock = kType == KvType::kQ8_0 ? 32 : 1 << 30;
+  for (int64_t begin = 0; begin < head_dim; begin += kBlock) {
+    Vec acc[kRows][kWide];
+    const int64_t end = begin + kBlock < head_dim ? begin + kBlock : head_dim;
+    score_chain<kRows, kWide>(q, run, vector, begin, end, acc);
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kWide; ++v) {
+      Vec scale = simd::zero();
+      if constexpr (kType == KvType::kQ8_0) {
+        scale = simd::load_half(run.k_scales[vector + v] + 2 * (begin / 32 * run.page_size));
+      }
 #pragma GCC unroll 4
-    for (int v = 0; v < kWide; ++v) simd::store(scores[r] + (vector + v) * kLanes, acc[r][v]);
+      for (int r = 0; r < kRows; ++r) {
+        float* to = scores[r] + (vector + v) * kLanes;
+        if constexpr (kType != KvType::kQ8_0) {
+          simd::store(to, acc[r][v]);
+        } else {
+          simd::store(to, begin == 0 ? simd::mul(acc[r][v], scale)
+                                     : simd::fma(acc[r][v], scale, simd::load(to)));
+        }
+      }
+    }
   }
 }
 
@@ -192,21 +187,22 @@ struct Seen {
   int begin, end;  // slots of the run; empty if begin >= end
 };
 
-// Scaled and capped score; slots outside the seen ones become -infinity, whatever they held.
-TANDEM_SIMD Vec masked_score(const AttentionParams& p, const float* scores, int slot, Seen seen) {
-  Vec s = simd::mul(simd::load(scores + slot), simd::splat(p.scale));
-  if (p.softcap > 0) {
-    const Vec cap = simd::splat(p.softcap);
-    s = simd::mul(cap, simd::tanh(simd::div(s, cap)));
-  }
-  return simd::keep(s, seen.begin - slot, seen.end - slot, -INFINITY);
+bool is_whole(Seen s) { return s.begin == 0 && s.end == kKeysAtOnce; }
+
+// Scaled and capped score, as a power of two.
+TANDEM_SIMD Vec scaled_score(const AttentionParams& p, const float* scores, int slot) {
+  if (p.softcap <= 0) return simd::mul(simd::load(scores + slot), simd::splat(p.scale * kLog2E));
+  const Vec cap = simd::splat(p.softcap);
+  const Vec s = simd::mul(simd::load(scores + slot), simd::splat(p.scale));
+  return simd::mul(simd::splat(p.softcap * kLog2E), simd::tanh(simd::div(s, cap)));
 }
 
-// Scores to weights e^(score - new max) in place, for kRows rows side by side (one row is all
-// latency). Updates each row's maximum and sum; shrink[r] is what the row's earlier sums shrink by.
-template <int kRows>
+// Scores to weights 2^(score - new max) in place, for kRows rows side by side (one row is all
+// latency). Slots outside the seen ones become 0, whatever they held. Updates each row's maximum and
+// sum; shrink[r] is what the row's earlier sums shrink by.
+template <int kRows, bool kWhole>
 void softmax_step(const AttentionParams& p, float (*scores)[kKeysAtOnce], const Seen* seen,
-                  float* max, float* sum, float* shrink) {
+                  float* const* max, float* const* sum, float* shrink) {
   Vec high[kRows], total[kRows];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
@@ -214,8 +210,10 @@ void softmax_step(const AttentionParams& p, float (*scores)[kKeysAtOnce], const 
     total[r] = simd::zero();
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      const Vec s = masked_score(p, scores[r], v * kLanes, seen[r]);
-      simd::store(scores[r] + v * kLanes, s);
+      const int slot = v * kLanes;
+      Vec s = scaled_score(p, scores[r], slot);
+      if constexpr (!kWhole) s = simd::keep(s, seen[r].begin - slot, seen[r].end - slot, -INFINITY);
+      simd::store(scores[r] + slot, s);
       high[r] = simd::max(high[r], s);
     }
   }
@@ -223,25 +221,25 @@ void softmax_step(const AttentionParams& p, float (*scores)[kKeysAtOnce], const 
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
     const float run_max = simd::largest(high[r]);
-    const float new_max = run_max > max[r] ? run_max : max[r];
-    change[r] = max[r] - new_max;
-    max[r] = new_max;
+    const float new_max = run_max > *max[r] ? run_max : *max[r];
+    change[r] = *max[r] - new_max;
+    *max[r] = new_max;
   }
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       const Vec s = simd::load(scores[r] + v * kLanes);
-      const Vec w = simd::exp(simd::sub(s, simd::splat(max[r])));
+      const Vec w = simd::exp2_down(simd::sub(s, simd::splat(*max[r])));
       simd::store(scores[r] + v * kLanes, w);
       total[r] = simd::add(total[r], w);
     }
   }
-  simd::store(change, simd::exp(simd::load(change)));
+  simd::store(change, simd::exp2_down(simd::load(change)));
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
     shrink[r] = change[r];
-    sum[r] = sum[r] * change[r] + simd::sum(total[r]);
+    *sum[r] = *sum[r] * change[r] + simd::sum(total[r]);
   }
 }
 
@@ -256,15 +254,26 @@ TANDEM_SIMD void add_some(const float (*weights)[kKeysAtOnce], int begin, int en
 #pragma GCC unroll 4
     for (int j = 0; j < kWide; ++j) a[r][j] = simd::load(acc[r] + at + kLanes * j);
   }
-  for (int slot = begin; slot < end; ++slot) {
-    Vec x[kWide];
+  const int64_t stride = Run::kBytes * run.head_dim;
+  for (int slot = begin; slot < end;) {
+    const int page = slot >> run.page_shift, page_end = (page + 1) << run.page_shift;
+    const int stop = page_end < end ? page_end : end;
+    const int64_t offset = (slot & (run.page_size - 1)) * stride + Run::kBytes * at;
+    const uint8_t* v = run.v[page] + offset;
+    const uint8_t* next = run.next_v[page] + offset;
+    for (; slot < stop; ++slot, v += stride, next += stride) {
+      Vec x[kWide];
 #pragma GCC unroll 4
-    for (int j = 0; j < kWide; ++j) x[j] = run.values(slot, at + kLanes * j);
+      for (int j = 0; j < kWide; ++j) {
+        if constexpr (Run::kAhead) __builtin_prefetch(next + Run::kBytes * kLanes * j);
+        x[j] = run.load(v + Run::kBytes * kLanes * j);
+      }
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      const Vec w = simd::splat(weights[r][slot]);
+      for (int r = 0; r < kRows; ++r) {
+        const Vec w = simd::splat(weights[r][slot]);
 #pragma GCC unroll 4
-      for (int j = 0; j < kWide; ++j) a[r][j] = simd::fma(w, x[j], a[r][j]);
+        for (int j = 0; j < kWide; ++j) a[r][j] = simd::fma(w, x[j], a[r][j]);
+      }
     }
   }
 #pragma GCC unroll 4
@@ -274,16 +283,43 @@ TANDEM_SIMD void add_some(const float (*weights)[kKeysAtOnce], int begin, int en
   }
 }
 
+// q8_0: a block of 32 values of a slot has one scale, which the slot's weight takes on.
+template <int kRows, typename Run>
+TANDEM_SIMD void scale_weights(const float (*weights)[kKeysAtOnce], int begin, int end,
+                               const Run& run, int64_t block, float (*scaled)[kKeysAtOnce]) {
+  for (int v = begin / kLanes; v * kLanes < end; ++v) {
+    const Vec scale = simd::load_half(run.v_scales[v] + 2 * block * run.page_size);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      simd::store(scaled[r] + v * kLanes, simd::mul(simd::load(weights[r] + v * kLanes), scale));
+    }
+  }
+}
+
 template <int kRows, typename Run>
 void add_values(const float (*weights)[kKeysAtOnce], int begin, int end, const Run& run,
                 int head_dim, float* const* acc) {
   if (begin >= end) return;
-  constexpr int kWide = simd::kWide;
-  int d = 0;
-  for (; head_dim - d >= kWide * kLanes; d += kWide * kLanes) {
-    add_some<kRows, kWide>(weights, begin, end, run, acc, d);
+  if constexpr (Run::kType == KvType::kQ8_0) {
+    constexpr int kWide = 32 / kLanes < simd::kWide ? 32 / kLanes : simd::kWide;
+    alignas(64) float scaled[kRows][kKeysAtOnce];
+    for (int d = 0; d < head_dim; d += 32) {
+      scale_weights<kRows>(weights, begin, end, run, d / 32, scaled);
+      const int last = d + 32 < head_dim ? d + 32 : head_dim;
+      int i = d;
+      for (; last - i >= kWide * kLanes; i += kWide * kLanes) {
+        add_some<kRows, kWide>(scaled, begin, end, run, acc, i);
+      }
+      for (; i < last; i += kLanes) add_some<kRows, 1>(scaled, begin, end, run, acc, i);
+    }
+  } else {
+    constexpr int kWide = simd::kWide;
+    int d = 0;
+    for (; head_dim - d >= kWide * kLanes; d += kWide * kLanes) {
+      add_some<kRows, kWide>(weights, begin, end, run, acc, d);
+    }
+    for (; d < head_dim; d += kLanes) add_some<kRows, 1>(weights, begin, end, run, acc, d);
   }
-  for (; d < head_dim; d += kLanes) add_some<kRows, 1>(weights, begin, end, run, acc, d);
 }
 
 void shrink_row(float* acc, int head_dim, float shrink) {
@@ -296,19 +332,24 @@ void shrink_row(float* acc, int head_dim, float shrink) {
 struct RowBlock {
   const AttentionParams& p;
   int kv_head;
-  int token_begin;
+  const Row* rows;  // positions ascending
   int n_rows;
-  Scratch s;
+  float* records;  // of the part that is computed
 
-  int pos(int r) const { return p.first_pos + token_begin + r / group_of(p); }
-  int64_t offset(int r, int64_t stride) const {
-    const int group = group_of(p), head = kv_head * group + r % group;
-    return (token_begin + r / group) * stride + int64_t{head} * p.layout.head_dim;
-  }
+  float* record(int r) const { return records + r * attention_record_floats(p.layout.head_dim); }
 };
 
+void find_rows(const AttentionParams& p, int kv_head, int token_begin, int n_rows, Row* rows) {
+  const int group = group_of(p);
+  int token = token_begin, head = kv_head * group;
+  for (int r = 0; r < n_rows; ++r) {
+    rows[r] = {p.first_pos + token, p.q + token * p.q_stride + int64_t{head} * p.layout.head_dim};
+    if (++head == (kv_head + 1) * group) head = kv_head * group, ++token;
+  }
+}
+
 Seen seen_of(const RowBlock& b, int r, int run_begin) {
-  const int pos = b.pos(r), first = first_visible_key(pos, b.p.window) - run_begin,
+  const int pos = b.rows[r].pos, first = first_visible_key(pos, b.p.window) - run_begin,
             last = pos - run_begin;
   return {first > 0 ? first : 0, last < kKeysAtOnce ? last + 1 : kKeysAtOnce};
 }
@@ -321,21 +362,29 @@ void attend_rows(const RowBlock& b, const Run& run, int run_begin, int first_row
   const AttentionParams& p = b.p;
   const int head_dim = p.layout.head_dim;
   const float* q[kRows];
-  float* acc[kRows];
+  float *acc[kRows], *max[kRows], *sum[kRows];
   Seen seen[kRows], any = {kKeysAtOnce, 0}, all = {0, kKeysAtOnce};
   for (int i = 0; i < kRows; ++i) {
-    q[i] = p.q + b.offset(first_row + i, p.q_stride);
-    acc[i] = b.s.acc + int64_t{first_row + i} * head_dim;
+    q[i] = b.rows[first_row + i].q;
+    acc[i] = b.record(first_row + i);
+    max[i] = acc[i] + head_dim;
+    sum[i] = max[i] + 1;
     seen[i] = seen_of(b, first_row + i, run_begin);
     any = {seen[i].begin < any.begin ? seen[i].begin : any.begin,
            seen[i].end > any.end ? seen[i].end : any.end};
     all = {seen[i].begin > all.begin ? seen[i].begin : all.begin,
            seen[i].end < all.end ? seen[i].end : all.end};
   }
-  alignas(64) float scores[kRows][kKeysAtOnce] = {};
-  score<kRows>(q, run, head_dim, any.begin, any.end, scores);
+  alignas(64) float scores[kRows][kKeysAtOnce];
   float shrink[kRows];
-  softmax_step<kRows>(p, scores, seen, b.s.max + first_row, b.s.sum + first_row, shrink);
+  if (is_whole(all)) {
+    score<kRows>(q, run, head_dim, 0, kKeysAtOnce, scores);
+    softmax_step<kRows, true>(p, scores, seen, max, sum, shrink);
+  } else {
+    memset(scores, 0, sizeof scores);
+    score<kRows>(q, run, head_dim, any.begin, any.end, scores);
+    softmax_step<kRows, false>(p, scores, seen, max, sum, shrink);
+  }
   for (int i = 0; i < kRows; ++i) shrink_row(acc[i], head_dim, shrink[i]);
   if (all.begin >= all.end) {
     for (int i = 0; i < kRows; ++i) {
@@ -375,56 +424,137 @@ void attend_run(const RowBlock& b, const Run& run, int run_begin) {
   }
 }
 
-// The pages of positions [first, last] of the run at run_begin; pointers of other pages stay null,
-// and no row sees them.
-HalfRun half_run(const AttentionParams& p, int kv_head, int run_begin, int first, int last) {
-  const KvLayout& l = p.layout;
-  HalfRun run = {};
-  run.page_size = l.page_size;
-  run.head_dim = l.head_dim;
-  run.page_shift = l.page_size == 16 ? 4 : l.page_size == 32 ? 5 : 6;
-  for (int i = first / l.page_size; i <= last / l.page_size; ++i) {
-    const uint8_t* page = p.pool + static_cast<size_t>(p.page_table[i]) * l.page_bytes;
-    const int slot = i * l.page_size - run_begin;
-    run.v[slot >> run.page_shift] = page + kv_v_offset(l, kv_head);
-    for (int at = 0; at < l.page_size; at += kLanes) {
-      run.k[(slot + at) / kLanes] = page + kv_k_offset(l, kv_head) + 2 * at;
-    }
-  }
-  return run;
-}
-
-void attend_block(const RowBlock& b) {
+// The rows' records of the keys of one part. A row that sees none of them gets a sum of 0. The pages
+// up to next_last will be read next.
+template <typename Run>
+void attend_part(const RowBlock& b, int part, int next_last) {
   const AttentionParams& p = b.p;
   const int head_dim = p.layout.head_dim;
-  memset(b.s.acc, 0, static_cast<size_t>(b.n_rows) * static_cast<size_t>(head_dim) * sizeof(float));
   for (int r = 0; r < b.n_rows; ++r) {
-    b.s.max[r] = -INFINITY;
-    b.s.sum[r] = 0;
+    float* record = b.record(r);
+    for (int d = 0; d < head_dim; d += kLanes) simd::store(record + d, simd::zero());
+    record[head_dim] = -INFINITY;
+    record[head_dim + 1] = 0;
   }
-  const int first = first_visible_key(b.pos(0), p.window), last = b.pos(b.n_rows - 1);
+  const int part_begin = part * kAttentionPartKeys, part_last = part_begin + kAttentionPartKeys - 1;
+  const int seen_first = first_visible_key(b.rows[0].pos, p.window);
+  const int seen_last = b.rows[b.n_rows - 1].pos;
+  const int first = seen_first > part_begin ? seen_first : part_begin;
+  const int last = seen_last < part_last ? seen_last : part_last;
   for (int run = first / kKeysAtOnce * kKeysAtOnce; run <= last; run += kKeysAtOnce) {
     const int run_last = run + kKeysAtOnce - 1;
-    const int seen_first = first > run ? first : run, seen_last = last < run_last ? last : run_last;
-    if (b.n_rows <= kFewRows && p.layout.type == KvType::kF16) {
-      attend_run(b, half_run(p, b.kv_head, run, seen_first, seen_last), run);
-    } else {
-      load_pages(p, b.kv_head, run, seen_first, seen_last, b.s);
-      attend_run(b, FloatRun{b.s.k, b.s.v, head_dim}, run);
+    attend_run(b, find_run<Run>(p, b.kv_head, run, first > run ? first : run,
+                                last < run_last ? last : run_last, next_last),
+               run);
+  }
+}
+
+template <KvType kType>
+void attend_part(const RowBlock& b, int part, int next_last) {
+  constexpr int kFewRows = 8;  // more of them read a run from the cache
+  if (b.n_rows <= kFewRows) {
+    attend_part<Run<kType, true>>(b, part, next_last);
+  } else {
+    attend_part<Run<kType, false>>(b, part, next_last);
+  }
+}
+
+using PartFunction = void (*)(const RowBlock& b, int part, int next_last);
+PartFunction part_function(KvType type) {
+  return type == KvType::kF16   ? attend_part<KvType::kF16>
+         : type == KvType::kF32 ? attend_part<KvType::kF32>
+                                : attend_part<KvType::kQ8_0>;
+}
+
+// total = what the keys of total and of the part after it give together. A part without keys (sum
+// 0) changes nothing, and the first that has some is taken as it is.
+void join_record(float* total, const float* part, int head_dim) {
+  const float sum = part[head_dim + 1];
+  if (sum == 0) return;
+  if (total[head_dim + 1] == 0) {
+    memcpy(total, part, static_cast<size_t>(head_dim + 2) * sizeof(float));
+    return;
+  }
+  const float a = total[head_dim], b = part[head_dim];
+  const float max = a > b ? a : b;
+  alignas(64) float shrink[kLanes] = {a - max, b - max};
+  simd::store(shrink, simd::exp2_down(simd::load(shrink)));
+  const Vec sa = simd::splat(shrink[0]), sb = simd::splat(shrink[1]);
+  for (int d = 0; d < head_dim; d += kLanes) {
+    const Vec scaled = simd::mul(simd::load(part + d), sb);
+    simd::store(total + d, simd::fma(simd::load(total + d), sa, scaled));
+  }
+  total[head_dim] = max;
+  total[head_dim + 1] = total[head_dim + 1] * shrink[0] + sum * shrink[1];
+}
+
+void store_record(const float* record, int head_dim, float* out) {
+  const Vec sum = simd::splat(record[head_dim + 1]);
+  for (int d = 0; d < head_dim; d += kLanes) {
+    simd::store(out + d, simd::div(simd::load(record + d), sum));
+  }
+}
+
+void attend_block(const AttentionParams& p, int kv_head, int token_begin, int n_tokens,
+                  const Scratch& s) {
+  const int head_dim = p.layout.head_dim, group = group_of(p);
+  const PartFunction attend = part_function(p.layout.type);
+  RowBlock b = {p, kv_head, s.rows, n_tokens * group, s.total};
+  find_rows(p, kv_head, token_begin, b.n_rows, s.rows);
+  const int last_pos = s.rows[b.n_rows - 1].pos;
+  const int first = first_visible_key(s.rows[0].pos, p.window) / kAttentionPartKeys;
+  attend(b, first, last_pos);
+  b.records = s.part;
+  for (int part = first + 1; part <= last_pos / kAttentionPartKeys; ++part) {
+    attend(b, part, last_pos);
+    for (int r = 0; r < b.n_rows; ++r) {
+      float* total = s.total + r * attention_record_floats(head_dim);
+      join_record(total, b.record(r), head_dim);
     }
   }
+  b.records = s.total;
   for (int r = 0; r < b.n_rows; ++r) {
-    const Vec sum = simd::splat(b.s.sum[r]);
-    float* out = p.out + b.offset(r, p.out_stride);
-    const float* acc = b.s.acc + int64_t{r} * head_dim;
-    for (int d = 0; d < head_dim; d += kLanes) {
-      simd::store(out + d, simd::div(simd::load(acc + d), sum));
+    const int token = token_begin + r / group, head = kv_head * group + r % group;
+    store_record(b.record(r), head_dim, p.out + token * p.out_stride + int64_t{head} * head_dim);
+  }
+}
+
+// Of a head's 32 values: int8 at values[0..n), n <= 32; returns the scale as a half.
+uint16_t quantize_head_block(const float* x, int n, int8_t* values) {
+  Vec high = simd::zero();
+  for (int d = 0; d < n; d += kLanes) {
+    const Vec v = simd::load(x + d);
+    high = simd::max(simd::max(v, simd::sub(simd::zero(), v)), high);
+  }
+  const uint16_t scale = float_to_half(simd::largest(high) / 127.0f);
+  const float stored = half_to_float(scale);
+  const float inverse = stored > 0 && stored <= 65504.0f ? 1.0f / stored : 0.0f;
+  for (int d = 0; d < n; d += kLanes) {
+    simd::store_as_int8(values + d, simd::mul(simd::load(x + d), simd::splat(inverse)));
+  }
+  return scale;
+}
+
+void append_q8(const KvLayout& l, uint8_t* page, int slot, const float* k, const float* v) {
+  const int64_t P = l.page_size, D = l.head_dim;
+  for (int h = 0; h < l.n_kv_heads; ++h, k += D, v += D) {
+    uint8_t* kb = page + kv_k_offset(l, h);
+    uint8_t* vb = page + kv_v_offset(l, h);
+    for (int64_t d = 0; d < D; d += 32) {
+      const int n = static_cast<int>(D - d < 32 ? D - d : 32);
+      const int64_t scale_at = D * P + 2 * (d / 32 * P + slot);
+      alignas(64) int8_t bytes[32];
+      const uint16_t k_scale = quantize_head_block(k + d, n, bytes);
+      for (int i = 0; i < n; ++i) kb[(d + i) * P + slot] = static_cast<uint8_t>(bytes[i]);
+      memcpy(kb + scale_at, &k_scale, 2);
+      const uint16_t v_scale = quantize_head_block(v + d, n, bytes);
+      memcpy(vb + slot * D + d, bytes, static_cast<size_t>(n));
+      memcpy(vb + scale_at, &v_scale, 2);
     }
   }
 }
 
-void kv_append(const KvLayout& l, uint8_t* page, int slot, const float* k, const float* v) {
-  if (l.type != KvType::kF16 || l.head_dim % 16 != 0) return ref::kv_append(l, page, slot, k, v);
+void append_half(const KvLayout& l, uint8_t* page, int slot, const float* k, const float* v) {
   const int64_t P = l.page_size, D = l.head_dim;
   for (int h = 0; h < l.n_kv_heads; ++h, k += D, v += D) {
     uint8_t* kb = page + kv_k_offset(l, h) + 2 * slot;
@@ -438,11 +568,21 @@ void kv_append(const KvLayout& l, uint8_t* page, int slot, const float* k, const
   }
 }
 
+void kv_append(const KvLayout& l, uint8_t* page, int slot, const float* k, const float* v) {
+  if (l.type == KvType::kF32 || l.head_dim % 16 != 0) {
+    ref::kv_append(l, page, slot, k, v);
+  } else if (l.type == KvType::kF16) {
+    append_half(l, page, slot, k, v);
+  } else {
+    append_q8(l, page, slot, k, v);
+  }
+}
+
 size_t attention_scratch_bytes(const AttentionParams& p, int n_tokens) {
   if (!is_served(p.layout)) return ref::attention_scratch_bytes(p, n_tokens);
-  const size_t head_dim = static_cast<size_t>(p.layout.head_dim);
-  const size_t rows = static_cast<size_t>(tokens_at_once(p) * group_of(p));
-  return (2 * head_dim * static_cast<size_t>(kKeysAtOnce) + rows * (head_dim + 2)) * sizeof(float);
+  const int64_t floats = 2 * attention_record_floats(p.layout.head_dim);
+  return static_cast<size_t>(rows_at_once(p)) *
+         (static_cast<size_t>(floats) * sizeof(float) + sizeof(Row));
 }
 
 void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end,
@@ -450,9 +590,33 @@ void attention(const AttentionParams& p, int kv_head, int token_begin, int token
   if (!is_served(p.layout)) return ref::attention(p, kv_head, token_begin, token_end, scratch);
   const int step = tokens_at_once(p);
   for (int t = token_begin; t < token_end; t += step) {
-    const int n = token_end - t < step ? token_end - t : step;
-    attend_block({p, kv_head, t, n * group_of(p), carve(p, scratch)});
+    attend_block(p, kv_head, t, token_end - t < step ? token_end - t : step, carve(p, scratch));
   }
+}
+
+void attention_parts(const AttentionParams& p, int kv_head, int token, int part_begin, int part_end,
+                     float* records, int64_t stride, uint8_t* scratch) {
+  if (!is_served(p.layout)) {
+    return ref::attention_parts(p, kv_head, token, part_begin, part_end, records, stride, scratch);
+  }
+  const PartFunction attend = part_function(p.layout.type);
+  Row* rows = carve(p, scratch).rows;
+  RowBlock b = {p, kv_head, rows, group_of(p), records};
+  find_rows(p, kv_head, token, b.n_rows, rows);
+  const int end = part_end * kAttentionPartKeys;
+  const int next_last = rows[0].pos < end ? rows[0].pos : end - 1;
+  for (int part = part_begin; part < part_end; ++part, b.records += stride) {
+    attend(b, part, next_last);
+  }
+}
+
+void attention_join(const KvLayout& l, const float* records, int n_parts, int64_t stride, float* out,
+                    uint8_t* scratch) {
+  if (!is_served(l)) return ref::attention_join(l, records, n_parts, stride, out, scratch);
+  float* total = reinterpret_cast<float*>(scratch);
+  total[l.head_dim + 1] = 0;
+  for (int i = 0; i < n_parts; ++i) join_record(total, records + i * stride, l.head_dim);
+  store_record(total, l.head_dim, out);
 }
 
 }  // namespace paged

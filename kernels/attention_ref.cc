@@ -1,4 +1,5 @@
-// Reference of attention over pages: online softmax in double precision, one key after the other.
+// Reference of attention over pages: online softmax in double precision, one key after the other;
+// the parts of a row (kernel_table.h) are kept as floats and joined in double precision.
 #include <math.h>
 #include <string.h>
 
@@ -39,10 +40,9 @@ float v_value(const KvLayout& l, const uint8_t* base, int slot, int d) {
   const int64_t i = static_cast<int64_t>(slot) * l.head_dim + d;
   if (l.type == KvType::kF16) return half_to_float(half_at(base, i));
   if (l.type == KvType::kF32) return float_at(base, i);
-  const int n_blocks = (l.head_dim + 31) / 32;
   const uint8_t* scales = base + static_cast<int64_t>(l.head_dim) * l.page_size;
   const float scale =
-      half_to_float(half_at(scales, static_cast<int64_t>(slot) * n_blocks + d / 32));
+      half_to_float(half_at(scales, static_cast<int64_t>(d / 32) * l.page_size + slot));
   return scale * static_cast<float>(static_cast<int8_t>(base[i]));
 }
 
@@ -66,12 +66,15 @@ void put_q8(const float* x, int head_dim, uint8_t* values, int64_t stride, uint8
   }
 }
 
-void attend_row(const AttentionParams& p, int kv_head, int pos, const float* q, float* out,
-                double* acc) {
+// The record of one row's keys in `part`: sum 0 if it sees none.
+void attend_part(const AttentionParams& p, int kv_head, int pos, int part, const float* q,
+                 float* record, double* acc) {
   const KvLayout& l = p.layout;
   for (int d = 0; d < l.head_dim; ++d) acc[d] = 0;
   double max = -INFINITY, sum = 0;
-  for (int key = first_visible_key(pos, p.window); key <= pos; ++key) {
+  const int begin = part * kAttentionPartKeys, first = first_visible_key(pos, p.window);
+  for (int key = first > begin ? first : begin; key <= pos && key < begin + kAttentionPartKeys;
+       ++key) {
     const uint8_t* page =
         p.pool + static_cast<size_t>(p.page_table[key / l.page_size]) * l.page_bytes;
     const uint8_t* k = page + kv_k_offset(l, kv_head);
@@ -84,15 +87,48 @@ void attend_row(const AttentionParams& p, int kv_head, int pos, const float* q, 
     score *= static_cast<double>(p.scale);
     const double cap = static_cast<double>(p.softcap);
     if (cap > 0) score = cap * tanh(score / cap);
+    score *= M_LOG2E;
     const double new_max = score > max ? score : max;
-    const double shrink = exp(max - new_max), weight = exp(score - new_max);
+    const double shrink = exp2(max - new_max), weight = exp2(score - new_max);
     max = new_max;
     sum = sum * shrink + weight;
     for (int d = 0; d < l.head_dim; ++d) {
       acc[d] = acc[d] * shrink + weight * static_cast<double>(v_value(l, v, slot, d));
     }
   }
-  for (int d = 0; d < l.head_dim; ++d) out[d] = static_cast<float>(acc[d] / sum);
+  for (int d = 0; d < l.head_dim; ++d) record[d] = static_cast<float>(acc[d]);
+  record[l.head_dim] = static_cast<float>(max);
+  record[l.head_dim + 1] = static_cast<float>(sum);
+}
+
+// What the parts of a row have given so far.
+struct Joined {
+  double* acc;
+  double max, sum;
+};
+
+void join(Joined* total, const float* record, int head_dim) {
+  const double part_max = static_cast<double>(record[head_dim]);
+  const double part_sum = static_cast<double>(record[head_dim + 1]);
+  if (part_sum == 0) return;
+  const double max = part_max > total->max ? part_max : total->max;
+  const double a = exp2(total->max - max), b = exp2(part_max - max);
+  for (int d = 0; d < head_dim; ++d) {
+    total->acc[d] = total->acc[d] * a + static_cast<double>(record[d]) * b;
+  }
+  total->max = max;
+  total->sum = total->sum * a + part_sum * b;
+}
+
+// scratch of a call: double acc[head_dim], double total[head_dim], one record.
+Joined start_join(int head_dim, uint8_t* scratch) {
+  double* total = reinterpret_cast<double*>(scratch) + head_dim;
+  for (int d = 0; d < head_dim; ++d) total[d] = 0;
+  return {total, -INFINITY, 0};
+}
+
+void store_joined(const Joined& total, int head_dim, float* out) {
+  for (int d = 0; d < head_dim; ++d) out[d] = static_cast<float>(total.acc[d] / total.sum);
 }
 
 }  // namespace
@@ -103,7 +139,7 @@ size_t kv_layer_bytes(const KvLayout& layout) {
 }
 
 void kv_append(const KvLayout& l, uint8_t* page, int slot, const float* k, const float* v) {
-  const int64_t P = l.page_size, D = l.head_dim, n_blocks = (D + 31) / 32;
+  const int64_t P = l.page_size, D = l.head_dim;
   for (int h = 0; h < l.n_kv_heads; ++h, k += D, v += D) {
     uint8_t* kb = page + kv_k_offset(l, h);
     uint8_t* vb = page + kv_v_offset(l, h);
@@ -119,26 +155,55 @@ void kv_append(const KvLayout& l, uint8_t* page, int slot, const float* k, const
       }
     } else {
       put_q8(k, l.head_dim, kb + slot, P, kb + D * P + 2 * slot, P);
-      put_q8(v, l.head_dim, vb + slot * D, 1, vb + D * P + 2 * slot * n_blocks, 1);
+      put_q8(v, l.head_dim, vb + slot * D, 1, vb + D * P + 2 * slot, P);
     }
   }
 }
 
 size_t attention_scratch_bytes(const AttentionParams& p, int) {
-  return static_cast<size_t>(p.layout.head_dim) * sizeof(double);
+  return 2 * static_cast<size_t>(p.layout.head_dim) * sizeof(double) +
+         static_cast<size_t>(attention_record_floats(p.layout.head_dim)) * sizeof(float);
 }
 
 void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end,
                uint8_t* scratch) {
+  const int head_dim = p.layout.head_dim, group = p.n_heads / p.layout.n_kv_heads;
   double* acc = reinterpret_cast<double*>(scratch);
-  const int group = p.n_heads / p.layout.n_kv_heads;
+  float* record = reinterpret_cast<float*>(acc + 2 * head_dim);
   for (int t = token_begin; t < token_end; ++t) {
+    const int pos = p.first_pos + t;
     for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-      const int64_t offset = static_cast<int64_t>(h) * p.layout.head_dim;
-      attend_row(p, kv_head, p.first_pos + t, p.q + t * p.q_stride + offset,
-                 p.out + t * p.out_stride + offset, acc);
+      const int64_t offset = static_cast<int64_t>(h) * head_dim;
+      Joined total = start_join(head_dim, scratch);
+      for (int part = first_visible_key(pos, p.window) / kAttentionPartKeys;
+           part <= pos / kAttentionPartKeys; ++part) {
+        attend_part(p, kv_head, pos, part, p.q + t * p.q_stride + offset, record, acc);
+        join(&total, record, head_dim);
+      }
+      store_joined(total, head_dim, p.out + t * p.out_stride + offset);
     }
   }
+}
+
+void attention_parts(const AttentionParams& p, int kv_head, int token, int part_begin, int part_end,
+                     float* records, int64_t stride, uint8_t* scratch) {
+  const int head_dim = p.layout.head_dim, group = p.n_heads / p.layout.n_kv_heads;
+  double* acc = reinterpret_cast<double*>(scratch);
+  for (int part = part_begin; part < part_end; ++part, records += stride) {
+    for (int i = 0; i < group; ++i) {
+      const int64_t head = static_cast<int64_t>(kv_head * group + i);
+      const float* q = p.q + token * p.q_stride + head * head_dim;
+      attend_part(p, kv_head, p.first_pos + token, part, q,
+                  records + i * attention_record_floats(head_dim), acc);
+    }
+  }
+}
+
+void attention_join(const KvLayout& layout, const float* records, int n_parts, int64_t stride,
+                    float* out, uint8_t* scratch) {
+  Joined total = start_join(layout.head_dim, scratch);
+  for (int i = 0; i < n_parts; ++i) join(&total, records + i * stride, layout.head_dim);
+  store_joined(total, layout.head_dim, out);
 }
 
 }  // namespace tandem::ref

@@ -16,6 +16,7 @@ constexpr KernelTable kRef = {
     .quantize_act = ref::quantize_act,
     .matmul = ref::matmul,
     .matmul_f32 = ref::matmul_f32,
+    .matmul_dense = ref::matmul_f32,
     .rms_norm = ref::rms_norm,
     .rope = ref::rope,
     .silu_mul = ref::silu_mul,
@@ -26,6 +27,8 @@ constexpr KernelTable kRef = {
     .kv_append = ref::kv_append,
     .attention = ref::attention,
     .attention_scratch_bytes = ref::attention_scratch_bytes,
+    .attention_parts = ref::attention_parts,
+    .attention_join = ref::attention_join,
     .peak_int8 = ref::peak_int8,
     .peak_read = ref::peak_read,
 };
@@ -40,6 +43,7 @@ constexpr KernelTable kAvx2 = {
     .quantize_act = avx2::quantize_act,
     .matmul = avx2::matmul,
     .matmul_f32 = avx2::matmul_f32,
+    .matmul_dense = avx2::matmul_dense,
     .rms_norm = avx2::rms_norm,
     .rope = avx2::rope,
     .silu_mul = avx2::silu_mul,
@@ -50,6 +54,8 @@ constexpr KernelTable kAvx2 = {
     .kv_append = avx2::kv_append,
     .attention = avx2::attention,
     .attention_scratch_bytes = avx2::attention_scratch_bytes,
+    .attention_parts = avx2::attention_parts,
+    .attention_join = avx2::attention_join,
     .peak_int8 = avx2::peak_int8,
     .peak_read = avx2::peak_read,
 };
@@ -63,6 +69,7 @@ constexpr KernelTable kAvx512Vnni = {
     .quantize_act = avx512vnni::quantize_act,
     .matmul = avx512vnni::matmul,
     .matmul_f32 = avx512vnni::matmul_f32,
+    .matmul_dense = avx512vnni::matmul_dense,
     .rms_norm = avx512vnni::rms_norm,
     .rope = avx512vnni::rope,
     .silu_mul = avx512vnni::silu_mul,
@@ -73,9 +80,18 @@ constexpr KernelTable kAvx512Vnni = {
     .kv_append = avx512vnni::kv_append,
     .attention = avx512vnni::attention,
     .attention_scratch_bytes = avx512vnni::attention_scratch_bytes,
+    .attention_parts = avx512vnni::attention_parts,
+    .attention_join = avx512vnni::attention_join,
     .peak_int8 = avx512vnni::peak_int8,
     .peak_read = avx512vnni::peak_read,
 };
+
+constexpr KernelTable with_bf16(KernelTable table) {
+  table.isa = "avx512bf16";
+  table.matmul_dense = avx512bf16::matmul_dense;
+  return table;
+}
+constexpr KernelTable kAvx512Bf16 = with_bf16(kAvx512Vnni);
 #endif
 
 #if defined(__aarch64__)
@@ -88,6 +104,7 @@ constexpr KernelTable kNeon = {
     .quantize_act = neon::quantize_act,
     .matmul = neon::matmul,
     .matmul_f32 = neon::matmul_f32,
+    .matmul_dense = neon::matmul_dense,
     .rms_norm = neon::rms_norm,
     .rope = neon::rope,
     .silu_mul = neon::silu_mul,
@@ -98,6 +115,8 @@ constexpr KernelTable kNeon = {
     .kv_append = neon::kv_append,
     .attention = neon::attention,
     .attention_scratch_bytes = neon::attention_scratch_bytes,
+    .attention_parts = neon::attention_parts,
+    .attention_join = neon::attention_join,
     .peak_int8 = neon::peak_int8,
     .peak_read = neon::peak_read,
 };
@@ -119,6 +138,7 @@ constexpr KernelColumn kColumns[] = {
 #if defined(__x86_64__)
     {&kAvx2, "avx2 fma f16c"},
     {&kAvx512Vnni, "avx512f avx512bw avx512dq avx512vl avx512_vnni fma f16c avx2"},
+    {&kAvx512Bf16, "avx512_bf16 avx512f avx512bw avx512dq avx512vl avx512_vnni fma f16c avx2"},
 #endif
 #if defined(__aarch64__)
     {&kNeon, "asimd"},

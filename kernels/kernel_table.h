@@ -63,8 +63,18 @@ struct AttentionParams {
   float softcap = 0.0f;  // 0: none; else softcap * tanh(score / softcap)
 };
 
+// Attention of a query row is computed in parts of this many aligned positions (so part i of every
+// row holds the same keys), each on its own, and joined in ascending order. The split is the same
+// however the work is shared out, so a long row may be computed by many threads with the same bits.
+// A multiple of 64. 256: 64-wide heads then read 64 kB a part, about 4 us.
+constexpr int kAttentionPartKeys = 256;
+// Floats of a record: what one row's part gives (weighted values, maximum, sum), to 64 bytes.
+static constexpr int64_t attention_record_floats(int head_dim) {
+  return (int64_t{head_dim} + 2 + 15) / 16 * 16;
+}
+
 struct KernelTable {
-  const char* isa = "";  // "ref", "avx2", "avx512vnni"; on ARM "ref", "neon", "neondot", "neoni8mm"
+  const char* isa = "";  // "ref", "avx2", "avx512vnni", "avx512bf16"; on ARM "ref", "neon", "neondot", "neoni8mm"
 
   // --- weights -----------------------------------------------------------------------------------
   // Bytes of the packed form of a [n_rows][n_cols] matrix of `type`; 0 when the type is not served.
@@ -94,6 +104,12 @@ struct KernelTable {
   void (*matmul_f32)(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const float* x,
                      int64_t ldx, int64_t M, float* y, int64_t ldy);
 
+  // matmul_f32 for F32, F16 and BF16 weights in the default mode, which does not quantize activations
+  // for them. A column with bfloat16 products may round activations to bfloat16 (relative error 2^-9
+  // each) where the weights are BF16; all else is the same.
+  void (*matmul_dense)(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const float* x,
+                       int64_t ldx, int64_t M, float* y, int64_t ldy);
+
   // --- rows of floats ----------------------------------------------------------------------------
   // out = x / sqrt(mean(x^2) + eps) * weight. x and out may alias. Sum order fixed per column.
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* out);
@@ -121,6 +137,15 @@ struct KernelTable {
   void (*attention)(const AttentionParams& p, int kv_head, int token_begin, int token_end,
                     uint8_t* scratch);
   size_t (*attention_scratch_bytes)(const AttentionParams& p, int n_tokens);
+  // The same in two steps, for rows so long that several threads share them. attention_parts: the
+  // records of query row `token` for the keys of parts [part_begin, part_end), each of which holds
+  // some key the row sees: a part's lie `stride` floats after the last part's, its heads (all of
+  // kv_head) attention_record_floats apart; p.out is not used. attention_join: one head's result
+  // [head_dim] from its parts in ascending order, `stride` floats apart.
+  void (*attention_parts)(const AttentionParams& p, int kv_head, int token, int part_begin,
+                          int part_end, float* records, int64_t stride, uint8_t* scratch);
+  void (*attention_join)(const KvLayout& layout, const float* records, int n_parts, int64_t stride,
+                         float* out, uint8_t* scratch);
 
   // --- what this machine can do (bench, doctor); the caller runs one per thread and takes the time
   // ---- `iterations` rounds of independent int8 dot products in registers. Returns the operations

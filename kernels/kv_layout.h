@@ -2,8 +2,7 @@
 // attention alone. P = page_size, D = head_dim.
 //   kF16:  K of each head: half [D][P] (16 slots are one vector), then V of each head: half [P][D].
 //   kF32:  the same, of float.
-//   kQ8_0: K of each head: int8 [D][P], half scale [ceil(D/32)][P]; V: int8 [P][D], half
-//   [P][ceil(D/32)].
+//   kQ8_0: K of each head: int8 [D][P], half scale [ceil(D/32)][P]; V: int8 [P][D], scales as K's.
 #pragma once
 
 #include "kernels/kernel_table.h"

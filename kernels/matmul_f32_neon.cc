@@ -199,9 +199,10 @@ void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, con
 #define TANDEM_CASE(type) \
   case GgmlType::type:    \
     return matmul_f32_form<GgmlType::type>(w, tile_begin, tile_end, x, ldx, M, y, ldy);
-    TANDEM_CASE(kF32)
-    TANDEM_CASE(kF16)
-    TANDEM_CASE(kBF16)
+    case GgmlType::kF32:
+    case GgmlType::kF16:
+    case GgmlType::kBF16:
+      return matmul_dense(w, tile_begin, tile_end, x, ldx, M, y, ldy);
     TANDEM_QUANTIZED_TYPES(TANDEM_CASE)
 #undef TANDEM_CASE
     default:

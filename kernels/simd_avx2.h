@@ -25,9 +25,18 @@ TANDEM_SIMD Vec zero() { return _mm256_setzero_ps(); }
 TANDEM_SIMD Vec splat(float x) { return _mm256_set1_ps(x); }
 TANDEM_SIMD Vec load(const float* p) { return _mm256_loadu_ps(p); }
 TANDEM_SIMD void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
-// The first n lanes alone; the others load as zero.
-TANDEM_SIMD Vec load_first(const float* p, int64_t n) { return _mm256_maskload_ps(p, first(n)); }
-TANDEM_SIMD void store_first(float* p, int64_t n, Vec v) { _mm256_maskstore_ps(p, first(n), v); }
+// The first n lanes alone; the others load as zero. Masked moves are slow (a store some twenty cycles
+// on Zen), and only a row's last vector needs them.
+TANDEM_SIMD Vec load_first(const float* p, int64_t n) {
+  return n >= kLanes ? load(p) : _mm256_maskload_ps(p, first(n));
+}
+TANDEM_SIMD void store_first(float* p, int64_t n, Vec v) {
+  if (n >= kLanes) {
+    store(p, v);
+  } else {
+    _mm256_maskstore_ps(p, first(n), v);
+  }
+}
 TANDEM_SIMD Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
 TANDEM_SIMD Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
 TANDEM_SIMD Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
@@ -60,6 +69,12 @@ TANDEM_SIMD Vec scale_by_power(Vec p, Vec n) {
   const Vec b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
   return _mm256_mul_ps(_mm256_mul_ps(p, a), b);
 }
+// p * 2^n for integral n <= 0 and above kLowestPower; there it is 0.
+constexpr float kLowestPower = -127.0f;
+TANDEM_SIMD Vec scale_down(Vec p, Vec n) {
+  const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+  return _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+}
 // Lanes outside [begin, end) become `other`.
 TANDEM_SIMD Vec keep(Vec a, int begin, int end, float other) {
   const __m256i lanes = _mm256_andnot_si256(first(begin), first(end));
@@ -72,9 +87,20 @@ TANDEM_SIMD Vec load_half(const uint8_t* p) {
 TANDEM_SIMD void store_half(uint8_t* p, Vec v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
+TANDEM_SIMD Vec load_bf16(const uint8_t* p) {
+  const __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
 TANDEM_SIMD Vec load_int8(const uint8_t* p) {
   return _mm256_cvtepi32_ps(
       _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+// Rounded to -127..127; NaN becomes -127.
+TANDEM_SIMD void store_as_int8(int8_t* p, Vec v) {
+  __m256i q = _mm256_min_epi32(_mm256_cvtps_epi32(v), _mm256_set1_epi32(127));
+  q = _mm256_max_epi32(q, _mm256_set1_epi32(-127));
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
 }
 
 // Even and odd values of the first n pairs at p.

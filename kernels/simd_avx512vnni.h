@@ -40,6 +40,9 @@ TANDEM_SIMD float largest(Vec a) { return _mm512_reduce_max_ps(a); }
 TANDEM_SIMD float first_lane(Vec a) { return _mm512_cvtss_f32(a); }
 // p * 2^n for integral n.
 TANDEM_SIMD Vec scale_by_power(Vec p, Vec n) { return _mm512_scalef_ps(p, n); }
+// p * 2^n for integral n <= 0; at kLowestPower and below it is 0.
+constexpr float kLowestPower = -160.0f;
+TANDEM_SIMD Vec scale_down(Vec p, Vec n) { return _mm512_scalef_ps(p, n); }
 // Lanes outside [begin, end) become `other`.
 TANDEM_SIMD Vec keep(Vec a, int begin, int end, float other) {
   const __mmask16 lanes = static_cast<__mmask16>(first(end) & ~first(begin));
@@ -52,9 +55,19 @@ TANDEM_SIMD Vec load_half(const uint8_t* p) {
 TANDEM_SIMD void store_half(uint8_t* p, Vec v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
+TANDEM_SIMD Vec load_bf16(const uint8_t* p) {
+  const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
 TANDEM_SIMD Vec load_int8(const uint8_t* p) {
   return _mm512_cvtepi32_ps(
       _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+// Rounded to -127..127; NaN becomes -127.
+TANDEM_SIMD void store_as_int8(int8_t* p, Vec v) {
+  __m512i q = _mm512_min_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(127));
+  q = _mm512_max_epi32(q, _mm512_set1_epi32(-127));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(q));
 }
 
 // Even and odd values of the first n pairs at p.

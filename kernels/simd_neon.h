@@ -66,6 +66,12 @@ TANDEM_SIMD Vec scale_by_power(Vec p, Vec n) {
   const Vec b = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(rest, bias), 23));
   return vmulq_f32(vmulq_f32(p, a), b);
 }
+// p * 2^n for integral n <= 0 and above kLowestPower; there it is 0.
+constexpr float kLowestPower = -127.0f;
+TANDEM_SIMD Vec scale_down(Vec p, Vec n) {
+  const int32x4_t exponent = vaddq_s32(vcvtnq_s32_f32(n), vdupq_n_s32(127));
+  return vmulq_f32(p, vreinterpretq_f32_s32(vshlq_n_s32(exponent, 23)));
+}
 // Lanes outside [begin, end) become `other`.
 TANDEM_SIMD Vec keep(Vec a, int begin, int end, float other) {
   return vbslq_f32(vbicq_u32(first(end), first(begin)), a, vdupq_n_f32(other));
@@ -75,11 +81,21 @@ TANDEM_SIMD Vec load_half(const uint8_t* p) {
   return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
 TANDEM_SIMD void store_half(uint8_t* p, Vec v) { vst1_u8(p, vreinterpret_u8_f16(vcvt_f16_f32(v))); }
+TANDEM_SIMD Vec load_bf16(const uint8_t* p) {
+  return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16));
+}
 TANDEM_SIMD Vec load_int8(const uint8_t* p) {
   uint32_t bytes;
   memcpy(&bytes, p, sizeof bytes);
   const int16x8_t words = vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(bytes)));
   return vcvtq_f32_s32(vmovl_s16(vget_low_s16(words)));
+}
+// Rounded to -127..127; NaN becomes -127, as conversion makes of it elsewhere.
+TANDEM_SIMD void store_as_int8(int8_t* p, Vec v) {
+  const Vec bounded = max(min(v, splat(127.0f)), splat(-127.0f));
+  const int16x4_t words = vqmovn_s32(vcvtnq_s32_f32(vbslq_f32(vceqq_f32(v, v), bounded, splat(-127.0f))));
+  const int8x8_t bytes = vqmovn_s16(vcombine_s16(words, words));
+  vst1_lane_s32(reinterpret_cast<int32_t*>(p), vreinterpret_s32_s8(bytes), 0);
 }
 
 // Even and odd values of the first n pairs at p.

@@ -31,7 +31,8 @@ void add_isa(CLI::App* verb, std::string* isa, int* threads) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   verb->add_option("--force-isa", *isa,
-                   "kernels to use (ref, avx2, avx512vnni; ARM: ref, neon, neondot, neoni8mm) instead of the best");
+                   "kernels to use (ref, avx2, avx512vnni, avx512bf16; ARM: ref, neon, neondot, "
+                   "neoni8mm) instead of the best");
 }
 
 void add_activations(CLI::App* verb, std::string* activations) {

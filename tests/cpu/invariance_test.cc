@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/kernel_table.h"
 #include "tests/cpu/tiny_model.h"
 
 namespace tandem {
@@ -142,6 +143,41 @@ TEST_CASE("a row's logits do not depend on which rows are asked for") {
                         all.begin() + static_cast<ptrdiff_t>((r + 1) * vocab));
       }
       CHECK(same_bits(expected, run_step(backend.get(), batch)));
+    }
+  }
+}
+
+// A step with few rows splits long ones along their keys (cpu/step_plan.cc); the bits must not show it.
+TEST_CASE("a long row's logits do not depend on how many threads share its keys") {
+  constexpr int kLong = 2 * kAttentionPartKeys + 70, kLast = 12;
+  for (const Setting& s : {kSettings[0], kSettings[1], kSettings[3]}) {
+    const TinyModel model = make_tiny_model(s.kind, s.type, 21);
+    const size_t vocab = static_cast<size_t>(model.config.vocab_size);
+    const auto tokens = random_tokens(kLong, model.config.vocab_size, 22);
+    for (const KernelTable* kernels : runnable_columns()) {
+      if (kernels == &kernel_table_ref() && s.kind == TinyKind::kVaried) continue;  // slow
+      CAPTURE(kernels->isa, static_cast<int>(s.kind));
+      auto alone = make_backend(model, options_of(s, kernels, 1), kPages);
+      PageDealer dealer(model.config, kPages, 23);
+      const auto whole = run_chunked(alone.get(), dealer.deal(tokens, s.page_size), kLong);
+      for (int n_threads : {2, 4}) {
+        CAPTURE(n_threads);
+        auto team = make_backend(model, options_of(s, kernels, n_threads), kPages);
+        PageDealer other(model.config, kPages, 24);
+        TestSequence sequence = other.deal(tokens, s.page_size);
+        StepBatch prompt;
+        add_item(&prompt, &sequence, kLong - kLast);
+        prompt.logit_rows.clear();
+        run_step(team.get(), prompt);
+        for (int n : {1, 1, 3, 4, 2, 1}) {
+          const size_t at = static_cast<size_t>(sequence.n_done) * vocab;
+          StepBatch batch;
+          add_item(&batch, &sequence, n);
+          const auto got = run_step(team.get(), batch);
+          CHECK(std::memcmp(got.data(), whole.data() + at, got.size() * sizeof(float)) == 0);
+        }
+        CHECK(sequence.n_done == kLong);
+      }
     }
   }
 }

@@ -46,14 +46,14 @@ struct Setup {
   int n_pool_pages = 0;
 };
 
-std::unique_ptr<Setup> make_setup(const Case& c, const KernelTable& t) {
+std::unique_ptr<Setup> make_setup(const Case& c, const KernelTable& t, int n_tokens = kTokens) {
   auto s = std::make_unique<Setup>();
   KvLayout& l = s->p.layout;
   l = {c.type, c.page_size, c.n_kv_heads, c.head_dim, 0, 0};
   const size_t layer = t.kv_layer_bytes(l);
   l.layer_offset = layer;  // the second of three layers
   l.page_bytes = 3 * layer;
-  s->n_pool_pages = 12;
+  s->n_pool_pages = std::max(12, n_tokens / c.page_size + 2);
   s->pool = std::make_unique<AlignedBytes>(l.page_bytes * s->n_pool_pages);
   for (size_t i = 0; i < l.page_bytes * s->n_pool_pages; i += 2) {
     const uint16_t nan = 0x7e00;
@@ -62,12 +62,12 @@ std::unique_ptr<Setup> make_setup(const Case& c, const KernelTable& t) {
   std::vector<int32_t> pages(s->n_pool_pages);
   for (int i = 0; i < s->n_pool_pages; ++i) pages[i] = i;
   std::shuffle(pages.begin(), pages.end(), std::mt19937(3));
-  s->table.assign(pages.begin(), pages.begin() + (kTokens + c.page_size - 1) / c.page_size);
+  s->table.assign(pages.begin(), pages.begin() + (n_tokens + c.page_size - 1) / c.page_size);
   const size_t kv_dim = static_cast<size_t>(c.n_kv_heads) * c.head_dim;
-  s->k = random_floats(kTokens * kv_dim, 1.0f, 111);
-  s->v = random_floats(kTokens * kv_dim, 1.0f, 112);
-  s->q = random_floats(static_cast<size_t>(kTokens) * c.n_heads * c.head_dim, 1.5f, 113);
-  for (int i = 0; i < kTokens; ++i) {
+  s->k = random_floats(n_tokens * kv_dim, 1.0f, 111);
+  s->v = random_floats(n_tokens * kv_dim, 1.0f, 112);
+  s->q = random_floats(static_cast<size_t>(n_tokens) * c.n_heads * c.head_dim, 1.5f, 113);
+  for (int i = 0; i < n_tokens; ++i) {
     uint8_t* page = s->pool->data() + s->table[i / c.page_size] * l.page_bytes;
     t.kv_append(l, page, i % c.page_size, &s->k[i * kv_dim], &s->v[i * kv_dim]);
   }
@@ -76,7 +76,7 @@ std::unique_ptr<Setup> make_setup(const Case& c, const KernelTable& t) {
   s->p.q = s->q.data();
   s->p.q_stride = s->p.out_stride = int64_t{c.n_heads} * c.head_dim;
   s->p.n_heads = c.n_heads;
-  s->p.n_tokens = kTokens;
+  s->p.n_tokens = n_tokens;
   s->p.window = c.window;
   s->p.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
   s->p.softcap = c.softcap;
@@ -105,7 +105,7 @@ std::vector<float> attend(const KernelTable& t, const Setup& s, int step, bool a
   return out;
 }
 
-// Roundings: the score's chain (head_dim + 3), twice through exp; the sums over keys; exp and tanh.
+// Roundings: the score's chain (head_dim + 5), twice through exp; the sums over keys; exp and tanh.
 double bound_of(const Case& c, const Setup& s) {
   double score = 0, value = 0;
   const size_t n_q = s.q.size() / c.head_dim, n_k = s.k.size() / c.head_dim;
@@ -120,7 +120,7 @@ double bound_of(const Case& c, const Setup& s) {
     }
   }
   for (float v : s.v) value = std::max(value, std::abs(static_cast<double>(v)));
-  double score_error = 2 * score * static_cast<double>(s.p.scale) * (c.head_dim + 3) * kEps;
+  double score_error = 2 * score * static_cast<double>(s.p.scale) * (c.head_dim + 5) * kEps;
   if (c.softcap > 0) score_error += 16 * kEps * static_cast<double>(c.softcap);
   return value * (2 * score_error + (kTokens + 32) * kEps);
 }
@@ -186,6 +186,117 @@ TEST_CASE("attention does not depend on which rows share a call") {
       }
     }
   }
+}
+
+// Long enough for three parts.
+constexpr int kLongTokens = 2 * kAttentionPartKeys + 90;
+const Case kLongCases[] = {
+    {"f16", KvType::kF16, 64, 16, 1, 3, 0, 0},
+    {"f16, window over two parts", KvType::kF16, 64, 32, 1, 2, 300, 20.0f},
+    {"q8_0", KvType::kQ8_0, 80, 16, 1, 3, 0, 0},
+    {"f32", KvType::kF32, 64, 16, 1, 1, 0, 0},
+    {"head 72 (reference)", KvType::kF16, 72, 16, 1, 1, 0, 0},
+};
+
+TEST_CASE("attention in parts by several callers has the bits of one call") {
+  const KernelTable* t = tested_column();
+  if (!t) return;
+  for (const Case& c : kLongCases) {
+    const auto s = make_setup(c, *t, kLongTokens);
+    AttentionParams& p = s->p;
+    std::vector<float> whole(p.q_stride), joined(p.q_stride), want(p.q_stride);
+    // One token, as a call of its own, in parts, and among its neighbours in a prefill.
+    for (int token : {kLongTokens - 1, 2 * kAttentionPartKeys, 2 * kAttentionPartKeys - 1, 5}) {
+      INFO(c.name << " token " << token);
+      std::vector<float> all(s->q.size());
+      AlignedBytes scratch(t->attention_scratch_bytes(p, kLongTokens));
+      p.out = all.data();
+      t->attention(p, 0, token > 20 ? token - 20 : 0, token + 1, scratch.data());
+      p.out = whole.data() - token * p.out_stride;
+      t->attention(p, 0, token, token + 1, scratch.data());
+      CHECK(memcmp(whole.data(), &all[token * p.out_stride], whole.size() * 4) == 0);
+
+      const int first_key = c.window > 0 ? std::max(0, token - c.window + 1) : 0;
+      const int first = first_key / kAttentionPartKeys;
+      const int n_parts = token / kAttentionPartKeys + 1 - first;
+      const int64_t record = attention_record_floats(c.head_dim), stride = c.n_heads * record + 16;
+      std::vector<float> records(stride * n_parts, -7.0f);
+      for (int i = n_parts - 1; i >= 1; --i) {  // in any order
+        t->attention_parts(p, 0, token, first + i, first + i + 1, &records[i * stride], stride,
+                           scratch.data());
+      }
+      t->attention_parts(p, 0, token, first, first + 1, &records[0], stride, scratch.data());
+      for (int h = 0; h < c.n_heads; ++h) {
+        t->attention_join(p.layout, &records[h * record], n_parts, stride, &joined[h * c.head_dim],
+                          scratch.data());
+      }
+      CHECK(memcmp(whole.data(), joined.data(), whole.size() * 4) == 0);
+      std::fill(joined.begin(), joined.end(), 0.0f);
+      t->attention_parts(p, 0, token, first, first + n_parts, &records[0], stride, scratch.data());
+      for (int h = 0; h < c.n_heads; ++h) {
+        t->attention_join(p.layout, &records[h * record], n_parts, stride, &joined[h * c.head_dim],
+                          scratch.data());
+      }
+      CHECK(memcmp(whole.data(), joined.data(), whole.size() * 4) == 0);
+      if (n_parts > 1) {  // a part left out is seen
+        t->attention_join(p.layout, &records[0], n_parts - 1, stride, &joined[0], scratch.data());
+        CHECK(memcmp(whole.data(), joined.data(), c.head_dim * 4) != 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("long attention agrees with the reference") {
+  const KernelTable* t = tested_column();
+  if (!t) return;
+  for (const Case& c : kLongCases) {
+    const auto s = make_setup(c, *t, kLongTokens);
+    const auto s_ref = make_setup(c, kernel_table_ref(), kLongTokens);
+    const double bound = bound_of(c, *s) * kLongTokens / kTokens;
+    WorstError worst(std::string("long attention ") + c.name);
+    std::vector<float> got(s->q.size()), want(s->q.size());
+    AlignedBytes scratch(t->attention_scratch_bytes(s->p, 1) +
+                         kernel_table_ref().attention_scratch_bytes(s->p, 1));
+    s->p.out = got.data();
+    s_ref->p.out = want.data();
+    for (int token = 0; token < kLongTokens; token += 53) {
+      t->attention(s->p, 0, token, token + 1, scratch.data());
+      kernel_table_ref().attention(s_ref->p, 0, token, token + 1, scratch.data());
+      for (int64_t i = token * s->p.out_stride; i < (token + 1) * s->p.out_stride; ++i) {
+        worst.add(static_cast<double>(got[i]), static_cast<double>(want[i]), bound, i);
+      }
+    }
+    worst.check();
+  }
+}
+
+// Two keys, scores 0 and x: the output is 2^x v / (1 + 2^x), v and the score exact.
+TEST_CASE("the exponential of attention is within its bound") {
+  const KernelTable* t = tested_column();
+  if (!t) return;
+  const Case c = {"exp2", KvType::kF32, 16, 16, 1, 1, 0, 0};
+  const auto s = make_setup(c, *t, 2);
+  std::vector<float> q(16, 0.0f), k0(16, 0.0f), k1(16, 0.0f), v0(16, 0.0f), v1(16, 1.0f), out(16);
+  q[0] = 1;
+  s->p.q = q.data();
+  s->p.out = out.data();
+  s->p.scale = 1.0f;
+  s->p.first_pos = 1;
+  s->p.n_tokens = 1;
+  AlignedBytes scratch(t->attention_scratch_bytes(s->p, 1));
+  uint8_t* page = s->pool->data() + s->table[0] * s->p.layout.page_bytes;
+  t->kv_append(s->p.layout, page, 0, k0.data(), v0.data());
+  WorstError worst("2^x of attention");
+  for (int i = 0; i <= 4000; ++i) {
+    k1[0] = -static_cast<float>(i) * 0.02173f;
+    t->kv_append(s->p.layout, page, 1, k1.data(), v1.data());
+    t->attention(s->p, 0, 0, 1, scratch.data());
+    const double e = std::exp(static_cast<double>(k1[0]));
+    // exp2_down's 2^-22, the roundings of x log2(e) (two of them, in proportion to x), sum, quotient.
+    const double bound = std::ldexp(1.0, -22) + (std::abs(k1[0]) * 1.5 * 2 + 3) * kEps;
+    worst.add(static_cast<double>(out[3]), e / (1 + e), bound * e / (1 + e), i);
+  }
+  worst.check();
 }
 
 TEST_CASE("pages that left the window may be gone") {

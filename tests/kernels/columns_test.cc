@@ -31,9 +31,11 @@ TEST_CASE("columns are listed worst first and have no empty cell") {
     const KernelTable& t = *columns[i].table;
     INFO(t.isa);
     CHECK((t.packed_bytes && t.pack_tiles && t.packed_row && t.act_row_bytes && t.quantize_act));
-    CHECK((t.matmul && t.matmul_f32 && t.rms_norm && t.rope && t.silu_mul && t.gelu_tanh_mul));
+    CHECK((t.matmul_dense && t.matmul && t.matmul_f32));
+    CHECK((t.rms_norm && t.rope && t.silu_mul && t.gelu_tanh_mul));
     CHECK((t.add && t.log_sum_exp && t.kv_layer_bytes && t.kv_append && t.attention));
-    CHECK((t.attention_scratch_bytes && t.peak_int8 && t.peak_read));
+    CHECK((t.attention_scratch_bytes && t.attention_parts && t.attention_join));
+    CHECK((t.peak_int8 && t.peak_read));
   }
 }
 

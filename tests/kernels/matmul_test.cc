@@ -196,6 +196,51 @@ TEST_CASE("matmul agrees with the reference") {
   }
 }
 
+TEST_CASE("dense matmul agrees with the reference and does not depend on M or the split of tiles") {
+  const KernelTable* t = tested_column();
+  if (!t) return;
+  const KernelTable& ref = kernel_table_ref();
+  for (const char* type : {"F32", "F16", "BF16"}) {
+    for (const int64_t K : {int64_t{96}, int64_t{2112}}) {  // past what is rounded at once
+      const int64_t N = kOddRows, ldx = K + 16;
+      const RandomMatrix m = random_matrix(type, N, K, 41);
+      const auto p = pack(*t, m), p_ref = pack(ref, m);
+      const std::vector<float> x = random_floats(kMostM * ldx, 1.0f, 42);
+      std::vector<float> one(kMostM * N), want(kMostM * N);
+      for (int64_t i = 0; i < kMostM; ++i) {
+        t->matmul_dense(p->w, 0, tiles_of(m), x.data() + i * ldx, ldx, 1, one.data() + i * N, N);
+      }
+      ref.matmul_dense(p_ref->w, 0, tiles_of(m), x.data(), ldx, kMostM, want.data(), N);
+      const bool is_rounded = std::string(t->isa) == "avx512bf16" && std::string(type) == "BF16";
+      WorstError worst(std::string("matmul_dense ") + type);
+      for (int64_t i = 0; i < kMostM * N; ++i) {
+        const double bound = static_cast<double>(K + 2) * kEps + (is_rounded ? std::ldexp(1.0, -9) : 0);
+        worst.add(static_cast<double>(one[i]), static_cast<double>(want[i]),
+                  bound * weight_of_output(m, x.data() + i / N * ldx, i % N), i);
+      }
+      worst.check();
+      for (int64_t M : {2, 3, 5, 6, 7, 11, 12, 13, 24, 31, 64}) {
+        const int64_t ldy = N + 3;  // columns past N must stay untouched
+        std::vector<float> y(M * ldy, -7.0f);
+        for (int64_t tile = tiles_of(m) - 1; tile >= 0; tile -= 2) {
+          const int64_t begin = tile > 0 ? tile - 1 : 0;
+          t->matmul_dense(p->w, begin, tile + 1, x.data(), ldx, M, y.data(), ldy);
+        }
+        bool same = true;
+        for (int64_t i = 0; i < M; ++i) {
+          same = same && memcmp(&y[i * ldy], &one[i * N], N * 4) == 0;
+          for (int64_t n = N; n < ldy; ++n) same = same && y[i * ldy + n] == -7.0f;
+        }
+        INFO(type << " K " << K << " M " << M);
+        REQUIRE(same);
+      }
+      std::vector<float> all(kMostM * N);  // every tile in one call
+      t->matmul_dense(p->w, 0, tiles_of(m), x.data(), ldx, kMostM, all.data(), N);
+      REQUIRE(memcmp(all.data(), one.data(), all.size() * 4) == 0);
+    }
+  }
+}
+
 TEST_CASE("results do not depend on M or on the split of tiles") {
   const KernelTable* t = tested_column();
   if (!t) return;

@@ -22,6 +22,7 @@ bool cpu_has(const std::string& feature) {
   if (feature == "avx512bw") return __builtin_cpu_supports("avx512bw");
   if (feature == "avx512dq") return __builtin_cpu_supports("avx512dq");
   if (feature == "avx512vl") return __builtin_cpu_supports("avx512vl");
+  if (feature == "avx512_bf16") return __builtin_cpu_supports("avx512bf16");
   if (feature == "avx512_vnni") return __builtin_cpu_supports("avx512vnni");
 #elif defined(__aarch64__)
   if (feature == "asimd") return getauxval(AT_HWCAP) & HWCAP_ASIMD;
