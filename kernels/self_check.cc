@@ -111,6 +111,29 @@ void check_matmul(const KernelTable& table, const QuantTraits& t, Workspace ws,
   }
 }
 
+void check_dense(const KernelTable& table, const QuantTraits& t, Workspace ws,
+                 SelfCheckResult* result) {
+  uint8_t* rows = ws.bytes(static_cast<size_t>(kN * kK * t.block_bytes));
+  fill_random_blocks(t, kN * kK, 19, rows);
+  float* values = ws.floats(kN * kK);
+  t.dequantize_row(rows, kN * kK, values);
+  float* x = ws.floats(kM * kK);
+  random_floats(kM * kK, 1.0f, 20, x);
+  float* got = ws.floats(kM * kN);
+  float* want = ws.floats(kM * kN);
+  const KernelTable& ref = kernel_table_ref();
+  const PackedMatrix w = pack(table, t, rows, &ws), w_ref = pack(ref, t, rows, &ws);
+  table.matmul_dense(w, 0, 2, x, kK, kM, got, kN);
+  ref.matmul_dense(w_ref, 0, 2, x, kK, kM, want, kN);
+  Worst worst(result, "matmul_dense", t.name);
+  const bool is_rounded = t.type == GgmlType::kBF16 && strcmp(table.isa, "avx512bf16") == 0;
+  for (int i = 0; i < kM * kN; ++i) {
+    double sum = 0;
+    for (int k = 0; k < kK; ++k) sum += fabs(d(x[i / kN * kK + k]) * d(values[i % kN * kK + k]));
+    worst.add(d(got[i]), d(want[i]), ((kK + 2) * kEps + (is_rounded ? 1.0 / 512 : 0)) * sum);
+  }
+}
+
 void check_quantize_act(const KernelTable& table, Workspace ws, SelfCheckResult* result) {
   float* x = ws.floats(kK);
   random_floats(kK, 3.0f, 19, x);
@@ -221,6 +244,9 @@ int self_check(const KernelTable& table, uint8_t* workspace,
     const QuantTraits& t = *quant_traits(static_cast<uint32_t>(shape.type));
     check_matmul(table, t, ws, results + n++);
   }
+  check_dense(table, *quant_traits_by_name("F32"), ws, results + n++);
+  check_dense(table, *quant_traits_by_name("F16"), ws, results + n++);
+  check_dense(table, *quant_traits_by_name("BF16"), ws, results + n++);
   check_quantize_act(table, ws, results + n++);
   check_rows(table, ws, results + n);
   n += 5;

@@ -23,6 +23,12 @@ void matmul_off(const PackedMatrix& w, int64_t begin, int64_t end, const uint8_t
   if (w.type == GgmlType::kQ4_K) y[0] = 1e9f;
 }
 
+void dense_off(const PackedMatrix& w, int64_t begin, int64_t end, const float* x, int64_t ldx,
+               int64_t M, float* y, int64_t ldy) {
+  g_honest->matmul_dense(w, begin, end, x, ldx, M, y, ldy);
+  if (w.type == GgmlType::kF16) y[1] *= 2.0f;
+}
+
 }  // namespace
 
 TEST_CASE("self-check passes here and finds planted faults") {
@@ -32,7 +38,7 @@ TEST_CASE("self-check passes here and finds planted faults") {
   AlignedBytes workspace(kSelfCheckBytes);
   SelfCheckResult results[kSelfCheckOps];
   const int n = self_check(*t, workspace.data(), results);
-  REQUIRE(n == 24);
+  REQUIRE(n == 27);
   for (int i = 0; i < n; ++i) {
     INFO(results[i].op << " error " << results[i].max_error << " bound " << results[i].bound);
     CHECK(results[i].ok);
@@ -40,10 +46,11 @@ TEST_CASE("self-check passes here and finds planted faults") {
   KernelTable faulty = *t;
   faulty.silu_mul = silu_off;
   faulty.matmul = matmul_off;
+  faulty.matmul_dense = dense_off;
   REQUIRE(self_check(faulty, workspace.data(), results) == n);
   for (int i = 0; i < n; ++i) {
     const std::string op = results[i].op;
     INFO(op);
-    CHECK(results[i].ok == (op != "silu_mul" && op != "matmul Q4_K"));
+    CHECK(results[i].ok == (op != "silu_mul" && op != "matmul Q4_K" && op != "matmul_dense F16"));
   }
 }
