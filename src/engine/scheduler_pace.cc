@@ -10,9 +10,9 @@ namespace {
 
 // A step with a chunk may take so many times as long as the decodes in it alone, where the target
 // is less: else prompts would stand still on a machine that cannot hold the target anyway.
-constexpr double kLeastStretch = 1.8;
+constexpr double kLeastStretch = 2.5;
 constexpr int kLeastChunk = 8;   // a prompt always goes on
-constexpr int kChunkUnit = 8;
+constexpr int kChunkUnit = 4;
 constexpr double kHighUsage = 0.80, kLowUsage = 0.70;  // of the device's pages
 constexpr int64_t kGrowUs = 1'000'000;
 
