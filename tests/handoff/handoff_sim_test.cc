@@ -96,7 +96,7 @@ class Sim {
       default: w.turn();
     }
     if (std::string wrong = w.broken_accounts(); !wrong.empty()) return wrong;
-    return read_replies();
+    return ++n_acts_ % 25 == 0 ? read_replies() : "";  // a look at an empty buffer costs a system call
   }
 
   void deliver(size_t which) {
@@ -254,7 +254,7 @@ class Sim {
   std::vector<std::unique_ptr<SimWorker>> workers_;
   std::vector<int> lent_fds_;
   std::map<uint64_t, Live> live_;
-  int n_submitted_ = 0;
+  int n_submitted_ = 0, n_acts_ = 0;
 };
 
 Shape shape(int n_prefill, int n_decode, int n_both, int prefill_pages = 60, int decode_pages = 60) {
