@@ -85,6 +85,7 @@ TANDEM_VECTOR_COLUMN(neon)
               int64_t M, float* y, int64_t ldy);                                                  \
   int64_t peak_int8(int64_t iterations, int32_t* sink);                                           \
   }
+TANDEM_DOT_COLUMN(avxvnni)
 TANDEM_DOT_COLUMN(neondot)
 TANDEM_DOT_COLUMN(neoni8mm)
 #undef TANDEM_DOT_COLUMN

@@ -156,6 +156,12 @@ struct Form256 {
   }
 };
 
+TANDEM_INLINE __m256i broadcast4(const int8_t* p) {
+  int32_t x;
+  memcpy(&x, p, 4);
+  return _mm256_set1_epi32(x);
+}
+
 // Stores the first `columns` (0..8) lanes.
 TANDEM_INLINE void store_columns(float* y, int columns, __m256 v) {
   const __m256i lanes =

@@ -33,6 +33,16 @@ constexpr KernelTable kRef = {
     .peak_read = ref::peak_read,
 };
 
+// A column that differs from its left neighbour in integer dot products alone.
+[[maybe_unused]] constexpr KernelTable with_dots(KernelTable t, const char* isa,
+                                                 decltype(KernelTable::matmul) matmul,
+                                                 decltype(KernelTable::peak_int8) peak_int8) {
+  t.isa = isa;
+  t.matmul = matmul;
+  t.peak_int8 = peak_int8;
+  return t;
+}
+
 #if defined(__x86_64__)
 constexpr KernelTable kAvx2 = {
     .isa = "avx2",
@@ -59,6 +69,9 @@ constexpr KernelTable kAvx2 = {
     .peak_int8 = avx2::peak_int8,
     .peak_read = avx2::peak_read,
 };
+
+constexpr KernelTable kAvxVnni =
+    with_dots(kAvx2, "avxvnni", avxvnni::matmul, avxvnni::peak_int8);
 
 constexpr KernelTable kAvx512Vnni = {
     .isa = "avx512vnni",
@@ -121,22 +134,15 @@ constexpr KernelTable kNeon = {
     .peak_read = neon::peak_read,
 };
 
-constexpr KernelTable with_dots(const char* isa, decltype(KernelTable::matmul) matmul,
-                                decltype(KernelTable::peak_int8) peak_int8) {
-  KernelTable t = kNeon;
-  t.isa = isa;
-  t.matmul = matmul;
-  t.peak_int8 = peak_int8;
-  return t;
-}
-constexpr KernelTable kNeonDot = with_dots("neondot", neondot::matmul, neondot::peak_int8);
-constexpr KernelTable kNeonI8mm = with_dots("neoni8mm", neoni8mm::matmul, neoni8mm::peak_int8);
+constexpr KernelTable kNeonDot = with_dots(kNeon, "neondot", neondot::matmul, neondot::peak_int8);
+constexpr KernelTable kNeonI8mm = with_dots(kNeon, "neoni8mm", neoni8mm::matmul, neoni8mm::peak_int8);
 #endif
 
 constexpr KernelColumn kColumns[] = {
     {&kRef, ""},
 #if defined(__x86_64__)
     {&kAvx2, "avx2 fma f16c"},
+    {&kAvxVnni, "avx_vnni avx2 fma f16c"},
     {&kAvx512Vnni, "avx512f avx512bw avx512dq avx512vl avx512_vnni fma f16c avx2"},
     {&kAvx512Bf16, "avx512_bf16 avx512f avx512bw avx512dq avx512vl avx512_vnni fma f16c avx2"},
 #endif

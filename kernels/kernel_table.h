@@ -74,7 +74,7 @@ static constexpr int64_t attention_record_floats(int head_dim) {
 }
 
 struct KernelTable {
-  const char* isa = "";  // "ref", "avx2", "avx512vnni", "avx512bf16"; on ARM "ref", "neon", "neondot", "neoni8mm"
+  const char* isa = "";  // "ref", "avx2", "avxvnni", "avx512vnni", "avx512bf16"; on ARM "ref", "neon", "neondot", "neoni8mm"
 
   // --- weights -----------------------------------------------------------------------------------
   // Bytes of the packed form of a [n_rows][n_cols] matrix of `type`; 0 when the type is not served.

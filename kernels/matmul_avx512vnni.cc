@@ -171,16 +171,24 @@ void unpack(const uint8_t* tile, int64_t first, int64_t n_blocks, Panel* panel) 
 }
 
 // kRows activation rows (act: at the panel's first block) times a panel, added to y: loading the
-// accumulators again changes nothing in them.
+// accumulators again changes nothing in them. `ahead`, where not null: the packed bytes of the
+// panel after this one, brought in while this one is multiplied.
 template <typename Form, int kRows>
-void multiply_panel(const Panel& panel, int64_t n_blocks, bool is_first, const uint8_t* act,
-                    size_t act_stride, float* y, int64_t ldy, __mmask16 columns) {
+void multiply_panel(const Panel& panel, int64_t n_blocks, bool is_first, const uint8_t* ahead,
+                    const uint8_t* act, size_t act_stride, float* y, int64_t ldy,
+                    __mmask16 columns) {
+  constexpr int kBlockBytes = group_bytes(Form::kShape) / Form::kShape.group;
   __m512 acc[kRows];
 #pragma GCC unroll 8
   for (int m = 0; m < kRows; ++m)
     acc[m] = is_first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(columns, y + m * ldy);
   for (int64_t b = 0; b < n_blocks; ++b) {
     const ActRows a = {act + static_cast<size_t>(b) * sizeof(ActBlock), act_stride};
+    if (ahead) {
+#pragma GCC unroll 10
+      for (int i = 0; i < kBlockBytes; i += 64)
+        _mm_prefetch(ahead + b * kBlockBytes + i, _MM_HINT_T0);
+    }
     if constexpr (Form::kIsSplit) {
       add_half_block<Form, kRows>(0, panel.q[b], panel.scale[b], a, acc);
       add_half_block<Form, kRows>(1, panel.q[b], panel.scale2[b], a, acc);
@@ -223,10 +231,15 @@ void multiply_tile(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, si
     const int64_t n = n_blocks - b < kPanelBlocks ? n_blocks - b : kPanelBlocks;
     unpack<Form>(tile, b, n, &panel);
     const uint8_t* first_act = act + static_cast<size_t>(b) * sizeof(ActBlock);
+    // Tiles follow one another, so that after the last panel comes the next tile's first. (A
+    // prefetch past the end of the matrix is ignored.)
+    const uint8_t* ahead =
+        tile + (b + n) / Form::kShape.group * static_cast<int64_t>(group_bytes(Form::kShape));
     const auto call = [&](auto multiply_rows) {
       return [=, &panel](int64_t m) {
-        multiply_rows(panel, n, b == 0, first_act + static_cast<size_t>(m) * act_stride, act_stride,
-                      y + m * ldy, ldy, columns);
+        multiply_rows(panel, n, b == 0, m == 0 ? ahead : nullptr,
+                      first_act + static_cast<size_t>(m) * act_stride, act_stride, y + m * ldy, ldy,
+                      columns);
       };
     };
     split_rows(M, call(multiply_panel<Form, 8>), call(multiply_panel<Form, 4>),

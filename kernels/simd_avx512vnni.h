@@ -117,12 +117,20 @@ TANDEM_SIMD void quantize32(const float* x, float inverse, int8_t* coarse, int8_
   const __m512i coarse2 = _mm512_sub_epi32(_mm512_srai_epi32(second, 4), high);
   const __m512i both =
       _mm512_max_epi32(_mm512_add_epi32(_mm512_slli_epi32(high, 4), low), _mm512_set1_epi32(-127));
-  _mm_store_si128(reinterpret_cast<__m128i*>(coarse), _mm512_cvtepi32_epi8(coarse1));
-  _mm_store_si128(reinterpret_cast<__m128i*>(coarse + 16), _mm512_cvtepi32_epi8(coarse2));
-  _mm_store_si128(reinterpret_cast<__m128i*>(fine), _mm512_cvtepi32_epi8(both));
-  sums[2] = _mm512_reduce_add_epi32(both);
-  sums[0] = 256 * _mm512_reduce_add_epi32(coarse1) + sums[2];
-  sums[1] = 256 * _mm512_reduce_add_epi32(coarse2) + 16 * sums[2];
+  const __m128i bytes[3] = {_mm512_cvtepi32_epi8(coarse1), _mm512_cvtepi32_epi8(coarse2),
+                            _mm512_cvtepi32_epi8(both)};
+  _mm_store_si128(reinterpret_cast<__m128i*>(coarse), bytes[0]);
+  _mm_store_si128(reinterpret_cast<__m128i*>(coarse + 16), bytes[1]);
+  _mm_store_si128(reinterpret_cast<__m128i*>(fine), bytes[2]);
+  // The three sums side by side, one in each quarter of a vector.
+  __m512i all = _mm512_inserti32x4(_mm512_castsi128_si512(bytes[0]), bytes[1], 1);
+  all = _mm512_inserti32x4(all, bytes[2], 2);
+  all = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), all);
+  all = _mm512_add_epi32(all, _mm512_shuffle_epi32(all, _MM_PERM_BADC));
+  all = _mm512_add_epi32(all, _mm512_shuffle_epi32(all, _MM_PERM_CDAB));
+  sums[2] = _mm_cvtsi128_si32(_mm512_extracti32x4_epi32(all, 2));
+  sums[0] = 256 * _mm_cvtsi128_si32(_mm512_castsi512_si128(all)) + sums[2];
+  sums[1] = 256 * _mm_cvtsi128_si32(_mm512_extracti32x4_epi32(all, 1)) + 16 * sums[2];
 }
 
 }  // namespace simd

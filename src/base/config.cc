@@ -174,7 +174,7 @@ Status config_validate(const Config& c) {
     return invalid_argument("cache.page_size_tokens must be 16 or 32, got " +
                             std::to_string(c.cache_page_size_tokens));
   CHECK_OK(one_of("cpu.activations", c.cpu_activations, {"q8", "f32"}));
-  CHECK_OK(one_of("cpu.force_isa", c.cpu_force_isa, {"", "ref", "avx2", "avx512vnni", "avx512bf16", "neon", "neondot", "neoni8mm"}));
+  CHECK_OK(one_of("cpu.force_isa", c.cpu_force_isa, {"", "ref", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "neon", "neondot", "neoni8mm"}));
   CHECK_OK(one_of("cache.element_type", c.cache_element_type, {"f16", "q8_0"}));
   CHECK_OK(one_of("batch.batching", c.batch_batching, {"continuous", "dynamic", "static", "static-padded"}));
   CHECK_OK(one_of("log.level", c.log_level, {"debug", "info", "warn", "error"}));

@@ -31,7 +31,7 @@ void add_isa(CLI::App* verb, std::string* isa, int* threads) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   verb->add_option("--force-isa", *isa,
-                   "kernels to use (ref, avx2, avx512vnni, avx512bf16; ARM: ref, neon, neondot, "
+                   "kernels to use (ref, avx2, avxvnni, avx512vnni, avx512bf16; ARM: ref, neon, neondot, "
                    "neoni8mm) instead of the best");
 }
 

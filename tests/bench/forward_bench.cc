@@ -101,20 +101,32 @@ void measure(Backend* backend, const char* name, const Load& load, int repeats) 
   std::fflush(stdout);
 }
 
+struct Scene {
+  const char* name;
+  Load load;
+  int repeats;
+};
+const Scene kScenes[] = {
+    {"prefill 512, chunks of 512", {1, 512, 0, 1}, 5},
+    {"prefill 512, chunks of 256", {1, 256, 0, 2}, 5},
+    {"decode 128 after 512", {1, 1, 512, 128}, 3},
+    {"decode 128, batch 4", {4, 1, 128, 64}, 3},
+    {"decode 128, batch 16", {16, 1, 128, 32}, 3},
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: forward_bench MODEL.gguf [threads] [f32]\n");
+    std::fprintf(stderr, "usage: forward_bench MODEL.gguf [threads [f32|int8 [part of a scene's name]]]\n");
     return 2;
   }
   const int n_threads = argc > 2 ? std::atoi(argv[2]) : 0;
   const bool is_float = argc > 3 && std::strcmp(argv[3], "f32") == 0;
   const auto backend = open_backend(argv[1], n_threads, is_float);
-  measure(backend.get(), "prefill 512, chunks of 512", {1, 512, 0, 1}, 5);
-  measure(backend.get(), "prefill 512, chunks of 256", {1, 256, 0, 2}, 5);
-  measure(backend.get(), "decode 128 after 512", {1, 1, 512, 128}, 3);
-  measure(backend.get(), "decode 128, batch 4", {4, 1, 128, 64}, 3);
-  measure(backend.get(), "decode 128, batch 16", {16, 1, 128, 32}, 3);
+  for (const Scene& scene : kScenes) {
+    if (argc > 4 && std::strstr(scene.name, argv[4]) == nullptr) continue;
+    measure(backend.get(), scene.name, scene.load, scene.repeats);
+  }
   return 0;
 }

@@ -5,6 +5,9 @@
 #include <iostream>
 #include <random>
 #include <sstream>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -23,6 +26,10 @@ bool cpu_has(const std::string& feature) {
   if (feature == "avx512dq") return __builtin_cpu_supports("avx512dq");
   if (feature == "avx512vl") return __builtin_cpu_supports("avx512vl");
   if (feature == "avx512_bf16") return __builtin_cpu_supports("avx512bf16");
+  if (feature == "avx_vnni") {  // g++ 12 has no name for it: CPUID leaf 7.1 EAX bit 4
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+  }
   if (feature == "avx512_vnni") return __builtin_cpu_supports("avx512vnni");
 #elif defined(__aarch64__)
   if (feature == "asimd") return getauxval(AT_HWCAP) & HWCAP_ASIMD;
