@@ -22,8 +22,7 @@ class CpuBackend : public Backend {
         sampler_scratch_(static_cast<size_t>(options.n_threads)) {}
 
   Status load(const ModelWeights& weights) {
-    CHECK_ASSIGN(model_, PackedModel::pack(weights, *options_.kernels, &team_, options_.on_progress,
-                                           options_.pack_cache));
+    CHECK_ASSIGN(model_, PackedModel::pack(weights, *options_.kernels, &team_, options_.pack));
     forward_ = std::make_unique<CpuForward>(config_, *model_, *options_.kernels, &kv_, &team_,
                                             options_.float_activations);
     return ok_status();
@@ -79,7 +78,28 @@ class CpuBackend : public Backend {
   int n_logit_rows_ = 0;
 };
 
+// The sampler's buffers for a row: sampler.h's SamplerScratch.
+constexpr int64_t kSamplerBytesPerToken = sizeof(float) + sizeof(std::pair<float, int32_t>) + sizeof(int32_t);
+
+KvType kv_type_in_force(const CpuBackendOptions& options) {
+  return options.float_activations ? KvType::kF32 : options.kv_type;
+}
+
 }  // namespace
+
+Result<CpuMemory> plan_cpu_memory(const ModelConfig& config, const ModelWeights& weights,
+                                  const CpuBackendOptions& options, int n_tokens, int n_logit_rows) {
+  CpuMemory memory;
+  CHECK_ASSIGN(memory.weights_bytes, PackedModel::bytes_needed(weights, *options.kernels));
+  KvPools pools(config, *options.kernels, kv_type_in_force(options), options.page_size);
+  OmpTeam team(options.n_threads);
+  const PackedModel unused{};
+  const CpuForward forward(config, unused, *options.kernels, &pools, &team, options.float_activations);
+  memory.scratch_bytes = forward.most_scratch_bytes(n_tokens, n_logit_rows) +
+                         kSamplerBytesPerToken * config.vocab_size * options.n_threads;
+  memory.page_bytes = pools.page_bytes();
+  return memory;
+}
 
 Result<std::unique_ptr<Backend>> create_cpu_backend(const ModelConfig& config, const ModelWeights& weights,
                                                     CpuBackendOptions options) {

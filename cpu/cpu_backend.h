@@ -2,12 +2,12 @@
 // OpenMP threads. Confined to the engine thread.
 #pragma once
 
-#include <functional>
+#include <cstdint>
 #include <memory>
-#include <string>
+#include <vector>
 
 #include "base/status.h"
-#include "cpu/pack_cache.h"
+#include "cpu/packed_model.h"
 #include "kernels/kernel_table.h"
 #include "model/backend.h"
 #include "model/weights.h"
@@ -21,9 +21,17 @@ struct CpuBackendOptions {
   int page_size = 16;
   KvType kv_type = KvType::kF16;
   bool touch_pools_later = false;          // see Backend::touch_pages
-  PackCache* pack_cache = nullptr;         // of packed weights; must outlive creation
-  std::function<void(float)> on_progress;  // repacking, 0..1
+  PackOptions pack;                        // its cache must outlive creation
 };
+
+// What a backend will need, before it is made.
+struct CpuMemory {
+  int64_t weights_bytes = 0;        // packed
+  int64_t scratch_bytes = 0;        // at most, in steps of n_tokens tokens with n_logit_rows rows of logits
+  std::vector<int64_t> page_bytes;  // as Backend::page_bytes
+};
+Result<CpuMemory> plan_cpu_memory(const ModelConfig& config, const ModelWeights& weights,
+                                  const CpuBackendOptions& options, int n_tokens, int n_logit_rows);
 
 // Packs the weights (once, here). `weights` may be dropped afterwards.
 Result<std::unique_ptr<Backend>> create_cpu_backend(const ModelConfig& config, const ModelWeights& weights,

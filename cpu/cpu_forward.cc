@@ -97,28 +97,49 @@ Status CpuForward::check(const StepBatch& batch) const {
   return ok_status();
 }
 
+// Sets the buffers of a step of n_tokens, cut out of `base`; with null only their size counts.
+size_t CpuForward::place_step(uint8_t* base, int64_t n_tokens) {
+  Carver carver(base);
+  x_ = carver.take<float>(n_tokens * config_.hidden_dim);
+  branch_ = carver.take<float>(n_tokens * config_.hidden_dim);
+  act_ = carver.take<uint8_t>(n_tokens * static_cast<int64_t>(act_bytes_));
+  q_ = carver.take<float>(n_tokens * q_dim_);
+  attn_ = carver.take<float>(n_tokens * q_dim_);
+  k_ = carver.take<float>(n_tokens * kv_dim_);
+  v_ = carver.take<float>(n_tokens * kv_dim_);
+  gate_ = carver.take<float>(n_tokens * ffn_dim_);
+  up_ = carver.take<float>(n_tokens * ffn_dim_);
+  cos_sin_ = carver.take<float>(n_tokens * rope_stride_);
+  return carver.used();
+}
+
+size_t CpuForward::scratch_of_a_thread() const {
+  size_t attention_bytes = 0;
+  for (size_t i = 0; i < config_.layers.size(); ++i) {
+    AttentionParams p;
+    p.layout = kv_->layout(static_cast<int>(i));
+    p.n_heads = config_.layers[i].n_heads;
+    attention_bytes = std::max(attention_bytes, kernels_.attention_scratch_bytes(p, kTokensPerPiece));
+  }
+  return round_up(std::max(attention_bytes, static_cast<size_t>(widest_) * sizeof(float)));
+}
+
+int64_t CpuForward::most_scratch_bytes(int n_tokens, int n_logit_rows) const {
+  CpuForward sizes(config_, model_, kernels_, kv_, team_, float_activations_);
+  const size_t row = static_cast<size_t>(config_.vocab_size) * sizeof(float);
+  return static_cast<int64_t>(sizes.place_step(nullptr, std::max(n_tokens, std::min(2 * n_tokens, 64))) +
+                              row * static_cast<size_t>(std::max(n_logit_rows, std::min(2 * n_logit_rows, 64))) +
+                              scratch_of_a_thread() * static_cast<size_t>(team_->n_threads()));
+}
+
 // Buffers grow by doubling up to the largest step; a steady load allocates nothing.
 Status CpuForward::reserve(int n_tokens, int n_logit_rows) {
   if (n_tokens > max_tokens_) {
     const int64_t M = std::max(n_tokens, std::min(2 * max_tokens_, 64));
-    const auto carve = [&](uint8_t* base) {
-      Carver carver(base);
-      x_ = carver.take<float>(M * config_.hidden_dim);
-      branch_ = carver.take<float>(M * config_.hidden_dim);
-      act_ = carver.take<uint8_t>(M * static_cast<int64_t>(act_bytes_));
-      q_ = carver.take<float>(M * q_dim_);
-      attn_ = carver.take<float>(M * q_dim_);
-      k_ = carver.take<float>(M * kv_dim_);
-      v_ = carver.take<float>(M * kv_dim_);
-      gate_ = carver.take<float>(M * ffn_dim_);
-      up_ = carver.take<float>(M * ffn_dim_);
-      cos_sin_ = carver.take<float>(M * rope_stride_);
-      return carver.used();
-    };
     max_tokens_ = 0;
     step_memory_ = Arena();
-    CHECK_ASSIGN(step_memory_, Arena::allocate(carve(nullptr), fmt::format("a step of {} tokens", M)));
-    carve(step_memory_.data());
+    CHECK_ASSIGN(step_memory_, Arena::allocate(place_step(nullptr, M), fmt::format("a step of {} tokens", M)));
+    place_step(step_memory_.data(), M);
     max_tokens_ = static_cast<int>(M);
   }
   if (n_logit_rows > max_logit_rows_) {
@@ -131,14 +152,7 @@ Status CpuForward::reserve(int n_tokens, int n_logit_rows) {
     logits_ = reinterpret_cast<float*>(logit_memory_.data());
     max_logit_rows_ = R;
   }
-  size_t attention_bytes = 0;
-  for (size_t i = 0; i < config_.layers.size(); ++i) {
-    AttentionParams p;
-    p.layout = kv_->layout(static_cast<int>(i));
-    p.n_heads = config_.layers[i].n_heads;
-    attention_bytes = std::max(attention_bytes, kernels_.attention_scratch_bytes(p, kTokensPerPiece));
-  }
-  const size_t needed = round_up(std::max(attention_bytes, static_cast<size_t>(widest_) * sizeof(float)));
+  const size_t needed = scratch_of_a_thread();
   if (needed > thread_bytes_) {
     CHECK_ASSIGN(thread_memory_, Arena::allocate(needed * static_cast<size_t>(team_->n_threads()),
                                                  "scratch of the CPU team"));

@@ -27,6 +27,9 @@ class CpuForward {
   // logit_rows. kInvalidArgument: nothing was computed. kExhausted: no memory for a step of this size.
   Status run(const StepBatch& batch);
   std::span<const float> logits(int i) const;  // of logit_rows[i]; valid until the next run
+  // Of this object after any steps of up to n_tokens tokens and n_logit_rows rows. Reads no weight: `model` may be
+  // empty.
+  int64_t most_scratch_bytes(int n_tokens, int n_logit_rows) const;
 
  private:
   // One of the products that a phase computes from the same activations: out = act * weight^T.
@@ -52,6 +55,8 @@ class CpuForward {
   Status check(const StepBatch& batch) const;
   Status reserve(int n_tokens, int n_logit_rows);
   Status reserve_records();
+  size_t place_step(uint8_t* base, int64_t n_tokens);
+  size_t scratch_of_a_thread() const;
   void compute(TeamMember& t);
   void embed(TeamMember& t);
   void compute_rotations(int64_t token);

@@ -1,7 +1,5 @@
 #include "cpu/cpu_info.h"
 
-#include <hwloc.h>
-#include <hwloc/glibc-sched.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #elif defined(__aarch64__)
@@ -15,6 +13,9 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+
+#include "cpu/cgroup_quota.h"
+#include "cpu/cpu_topology.h"
 
 namespace tandem {
 namespace {
@@ -110,52 +111,11 @@ std::vector<std::string> detect_features() { return {}; }
 std::string detect_model_name() { return "unknown CPU"; }
 #endif
 
-// Physical cores that have at least one allowed CPU; 0: topology not readable.
-int n_allowed_cores() {
-  hwloc_topology_t topology;
-  if (hwloc_topology_init(&topology) != 0) return 0;
-  int n = 0;
-  hwloc_cpuset_t set = hwloc_bitmap_alloc();
-  if (hwloc_topology_load(topology) == 0 &&
-      hwloc_cpuset_from_glibc_sched_affinity(topology, set, &allowed_cpus(), sizeof(cpu_set_t)) == 0) {
-    for (hwloc_obj_t core = nullptr;
-         (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)) != nullptr;) {
-      if (hwloc_bitmap_intersects(core->cpuset, set)) ++n;
-    }
-  }
-  hwloc_bitmap_free(set);
-  hwloc_topology_destroy(topology);
-  return n;
-}
-
-std::string read_line(const std::string& path) {
+std::string text_of(const std::string& path) {
   std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-// The tightest quota of this process's cgroup and its ancestors, in cores; 0: none.
-int quota_cores() {
-  std::ifstream file("/proc/self/cgroup");
-  int tightest = 0;
-  for (std::string line; std::getline(file, line);) {  // "0::/path" (v2) or "4:cpu,cpuacct:/path" (v1)
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const bool is_v2 = controllers == ",,";
-    if (!is_v2 && controllers.find(",cpu,") == std::string::npos) continue;
-    const std::string root = is_v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
-    for (std::string path = line.substr(second + 1);; path.erase(path.rfind('/'))) {
-      const std::string folder = root + (path == "/" ? "" : path);
-      const int cores = cores_of_quota(is_v2 ? read_line(folder + "/cpu.max")
-                                             : read_line(folder + "/cpu.cfs_quota_us") + " " +
-                                                   read_line(folder + "/cpu.cfs_period_us"));
-      if (cores > 0 && (tightest == 0 || cores < tightest)) tightest = cores;
-      if (path.find('/') == std::string::npos) break;
-    }
-  }
-  return tightest;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 }  // namespace
@@ -170,24 +130,16 @@ const cpu_set_t& allowed_cpus() {
   return set;
 }
 
-int cores_of_quota(const std::string& quota) {
-  std::istringstream words(quota);
-  int64_t quota_us = 0, period_us = 0;
-  if (!(words >> quota_us >> period_us) || quota_us <= 0 || period_us <= 0) return 0;
-  // Rounded down: one thread more than the quota pays for is throttled, and all wait for it.
-  return static_cast<int>(std::clamp<int64_t>(quota_us / period_us, 1, 1 << 16));
-}
-
 CpuInfo detect_cpu() {
   CpuInfo info;
   info.model_name = detect_model_name();
   info.features = detect_features();
-  const int n_cores = n_allowed_cores();
-  info.n_usable_cores = n_cores > 0 ? n_cores : std::max(1, CPU_COUNT(&allowed_cpus()));
+  info.n_usable_cores = std::max<int>(1, static_cast<int>(machine_topology().cores.size()));
   info.limit = "cpu set";
-  const int quota = quota_cores();
-  if (quota > 0 && quota < info.n_usable_cores) {
-    info.n_usable_cores = quota;
+  info.quota_cores = cgroup_quota(text_of("/proc/self/cgroup"), "/sys/fs/cgroup");
+  const int n_paid = threads_of_quota(info.quota_cores);
+  if (n_paid > 0 && n_paid < info.n_usable_cores) {
+    info.n_usable_cores = n_paid;
     info.limit = "cgroup quota";
   }
   return info;

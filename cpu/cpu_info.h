@@ -11,8 +11,9 @@ namespace tandem {
 struct CpuInfo {
   std::string model_name;
   std::vector<std::string> features;  // "avx2", "avx512f", "avx512_vnni", … as /proc/cpuinfo spells them
-  int n_usable_cores = 1;             // physical cores in the CPU set, at most the cgroup's quota
+  int n_usable_cores = 1;             // physical cores in the CPU set, at most what the cgroup's quota pays for
   std::string limit;                  // what bounds n_usable_cores: "cpu set" or "cgroup quota"
+  double quota_cores = 0;             // of the cgroup; 0: none
 };
 
 // The CPUs this process was given: asked once, early, because a thread that a team has pinned would answer
@@ -23,9 +24,5 @@ const cpu_set_t& allowed_cpus();
 // /proc: call it before a sandbox closes them (where they are closed, hyperthreads count as cores and no
 // quota is seen). Thread-safe.
 CpuInfo detect_cpu();
-
-// Cores that a quota of `quota` allows: cgroup v2's cpu.max ("max 100000", "150000 100000"), or v1's
-// quota and period joined by a blank ("-1 100000"). 0: no limit, or not understood.
-int cores_of_quota(const std::string& quota);
 
 }  // namespace tandem

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "cpu/cpu_info.h"
+#include "cpu/cpu_topology.h"
 
 namespace tandem {
 namespace {
@@ -22,14 +23,9 @@ void relax() {
 
 }  // namespace
 
-OmpTeam::OmpTeam(int n_threads) : n_threads_(n_threads), id_(next_team_id++) {
+OmpTeam::OmpTeam(int n_threads)
+    : n_threads_(n_threads), id_(next_team_id++), places_(team_places(machine_topology(), n_threads)) {
   CHECK(n_threads >= 1 && n_threads <= 1024);
-  const cpu_set_t& allowed = allowed_cpus();
-  int n = 0;
-  for (int cpu = 0; cpu < CPU_SETSIZE && n < n_threads; ++cpu) {
-    if (CPU_ISSET(cpu, &allowed)) cpus_[n++] = cpu;
-  }
-  is_pinned_ = n_threads > 1 && n == n_threads && CPU_COUNT(&allowed) == n_threads;
 }
 
 void OmpTeam::run_erased(void (*body)(void*, TeamMember&), void* context) {
@@ -47,9 +43,9 @@ void OmpTeam::pin_this_thread(int index) {
   if (pinned_for_team == id_) return;
   pinned_for_team = id_;
   cpu_set_t set = allowed_cpus();  // also undoes what an earlier team of this thread did
-  if (is_pinned_) {
+  if (is_pinned()) {
     CPU_ZERO(&set);
-    CPU_SET(cpus_[index], &set);
+    for (int cpu : places_[static_cast<size_t>(index)]) CPU_SET(static_cast<size_t>(cpu), &set);
   }
   if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof(set), &set);  // a refusal costs speed only
 }

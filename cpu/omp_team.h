@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 namespace tandem {
 
@@ -34,10 +35,10 @@ class TeamMember {
 
 class OmpTeam {
  public:
-  // With at least as many threads as CPUs in the calling thread's set, each is pinned to one of them. With
-  // fewer, the kernel places them: two half-sized teams must not meet on the first cores.
+  // Each thread is pinned to its place on this machine (team_places(): cpu_topology.h), where it has one.
   explicit OmpTeam(int n_threads);
   int n_threads() const { return n_threads_; }
+  bool is_pinned() const { return !places_.empty(); }
 
   template <typename Body>
   void run(Body&& body) {  // body(TeamMember&)
@@ -57,8 +58,7 @@ class OmpTeam {
 
   int n_threads_;
   uint64_t id_;
-  bool is_pinned_ = false;
-  int cpus_[1024] = {};  // the CPU of each thread, when pinned
+  std::vector<std::vector<int>> places_;  // the CPUs of each thread; empty: the kernel places them
   Counter counters_[kCounters];
   alignas(64) std::atomic<int> n_arrived_{0};
   alignas(64) std::atomic<uint32_t> generation_{0};

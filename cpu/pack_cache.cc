@@ -1,4 +1,4 @@
-// File: Header, one Entry per matrix, zeros up to a page, then the packed bytes as they lie in memory.
+// File: Header, one Entry per matrix, a hole up to a huge page, then the packed bytes as they lie in memory.
 // Numbers are of this machine: the packed bytes are too, and the ISA is part of the key.
 #include "cpu/pack_cache.h"
 
@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "kernels/kernel_table.h"
 
@@ -19,7 +20,8 @@ namespace {
 
 constexpr char kMagic[8] = {'T', 'N', 'D', 'M', 'P', 'A', 'C', 'K'};
 constexpr uint32_t kFileVersion = 1;
-constexpr size_t kPage = 4096;
+constexpr size_t kAlign = 2u << 20;      // of the packed bytes in the file: a huge page
+constexpr size_t kSmallBytes = 64u << 20;  // page tables of so little memory stay cached
 constexpr size_t kWriteBytes = 4u << 20;  // between two looks at `stop`
 
 struct Header {
@@ -56,7 +58,7 @@ uint64_t table_checksum(Header header, const Entry* entries) {
 }
 
 size_t data_offset(size_t n_places) {
-  return (sizeof(Header) + n_places * sizeof(Entry) + kPage - 1) / kPage * kPage;
+  return (sizeof(Header) + n_places * sizeof(Entry) + kAlign - 1) / kAlign * kAlign;
 }
 
 // Without checksums of data.
@@ -106,43 +108,76 @@ Status check_header(const Header& h, const std::vector<Entry>& wanted, const uin
 
 }  // namespace
 
-PackCache::PackCache(UniqueFd existing, UniqueFd fresh, std::string model_stamp)
-    : existing_(std::move(existing)), fresh_(std::move(fresh)), model_stamp_(std::move(model_stamp)) {}
+PackCache::PackCache(Files files, std::string model_stamp)
+    : files_(std::move(files)), model_stamp_(std::move(model_stamp)) {}
+
+// Sets checksums_ and has_old_stamp_.
+Result<MappedWeights> PackCache::map_existing(const std::string& isa, const std::vector<PackedPlace>& places,
+                                              size_t n_bytes, const std::function<Hash()>& model_hash) {
+  const UniqueFd file = std::move(files_.existing);
+  if (!file.valid()) return not_found("no packed weights were stored");
+  struct stat st;
+  if (fstat(file.get(), &st) != 0) return errno_status(errno, "cannot examine it");
+  const size_t size = static_cast<size_t>(st.st_size);
+  if (size < sizeof(Header)) return data_loss(fmt::format("it has only {} bytes", size));
+  MappedWeights mapped;
+  CHECK_ASSIGN(mapped.bytes, Arena::map_file(file.get(), size));
+  const uint8_t* base = mapped.bytes.data();
+  Header header;
+  std::memcpy(&header, base, sizeof header);
+  CHECK_OK(check_header(header, make_entries(places), base, size, isa, n_bytes));
+  has_old_stamp_ = header.stamp_hash != hash_text(model_stamp_);
+  if (has_old_stamp_ && header.model_hash != model_hash()) return other("it is of another model");
+  model_hash_ = header.model_hash;
+  mapped.data = base + header.data_offset;
+  const auto* entries = reinterpret_cast<const Entry*>(base + sizeof header);
+  for (size_t i = 0; i < places.size(); ++i) checksums_.push_back(entries[i].checksum);
+  return mapped;
+}
 
 Result<MappedWeights> PackCache::load(const std::string& isa, const std::vector<PackedPlace>& places,
                                       size_t n_bytes, const std::function<Hash()>& model_hash, OmpTeam* team) {
-  const UniqueFd file = std::move(existing_);
-  const auto open = [&]() -> Result<MappedWeights> {
-    if (!file.valid()) return not_found("no packed weights were stored");
-    struct stat st;
-    if (fstat(file.get(), &st) != 0) return errno_status(errno, "cannot examine it");
-    const size_t size = static_cast<size_t>(st.st_size);
-    if (size < sizeof(Header)) return data_loss(fmt::format("it has only {} bytes", size));
-    MappedWeights mapped;
-    CHECK_ASSIGN(mapped.bytes, Arena::map_file(file.get(), size));
-    const uint8_t* base = mapped.bytes.data();
-    Header header;
-    std::memcpy(&header, base, sizeof header);
-    CHECK_OK(check_header(header, make_entries(places), base, size, isa, n_bytes));
-    if (header.stamp_hash != hash_text(model_stamp_) && header.model_hash != model_hash())
-      return other("it is of another model");
-    mapped.data = base + header.data_offset;
-    const auto* entries = reinterpret_cast<const Entry*>(base + sizeof header);
+  auto mapped = map_existing(isa, places, n_bytes, model_hash);
+  if (mapped.ok() && !files_.is_trusted) {
+    const uint8_t* data = mapped->data;
     std::atomic<size_t> bad = places.size();
     team->run([&](TeamMember& member) {
       member.share(static_cast<int64_t>(places.size()), 1, [&](int64_t begin, int64_t end) {
         for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-          if (XXH3_64bits(mapped.data + places[i].offset, places[i].size) != entries[i].checksum) bad = i;
+          if (XXH3_64bits(data + places[i].offset, places[i].size) != checksums_[i]) bad = i;
         }
       });
     });
-    if (bad < places.size()) return data_loss("the checksum of " + places[bad].name + " is wrong");
-    return mapped;
-  };
-  auto mapped = open();
+    if (bad < places.size()) mapped = data_loss("the checksum of " + places[bad].name + " is wrong");
+  }
   is_hit_ = mapped.ok();
-  if (!mapped.ok()) miss_reason_ = mapped.status().message();
+  if (!is_hit_) {
+    miss_reason_ = mapped.status().message();
+    return mapped;
+  }
+  is_verified_ = !files_.is_trusted;
+  mapped_data_ = mapped->data;
+  n_mapped_ = n_bytes;
+  is_huge_ = mapped->bytes.is_huge();
+  mapped_places_ = places;
+  if (has_old_stamp_ && can_store()) keep(isa, places, n_bytes, model_hash_, mapped->data);
   return mapped;
+}
+
+Status PackCache::move_to_huge_pages(const std::atomic<bool>& stop) {
+  if (mapped_data_ == nullptr || is_huge_ || files_.is_shared || n_mapped_ < kSmallBytes) return ok_status();
+  return Arena::replace_by_copy(mapped_data_, n_mapped_, stop);
+}
+
+Status PackCache::verify(const std::atomic<bool>& stop) {
+  for (size_t i = 0; i < mapped_places_.size(); ++i) {
+    const PackedPlace& place = mapped_places_[i];
+    if (stop) return {StatusCode::kCancelled, "stopped while checking packed weights"};
+    if (XXH3_64bits(mapped_data_ + place.offset, place.size) != checksums_[i])
+      return data_loss("the checksum of " + place.name + " in the stored packed weights is wrong");
+  }
+  is_verified_ = true;
+  return ok_status();
 }
 
 void PackCache::keep(const std::string& isa, std::vector<PackedPlace> places, size_t n_bytes,
@@ -151,7 +186,7 @@ void PackCache::keep(const std::string& isa, std::vector<PackedPlace> places, si
 }
 
 Status PackCache::store(const std::atomic<bool>& stop) {
-  const UniqueFd closed_at_end(fresh_.get());
+  const UniqueFd file = std::exchange(files_.fresh, UniqueFd());
   std::vector<Entry> entries = make_entries(places_);
   for (size_t i = 0; i < entries.size(); ++i) {
     if (stop) break;
@@ -164,22 +199,26 @@ Status PackCache::store(const std::atomic<bool>& stop) {
   header.stamp_hash = hash_text(model_stamp_), header.model_hash = model_hash_;
   header.n_places = entries.size(), header.data_offset = data_offset(entries.size()), header.n_bytes = n_bytes_;
   header.checksum = table_checksum(header, entries.data());
-  std::vector<uint8_t> head(header.data_offset);
+  std::vector<uint8_t> head(sizeof header + entries.size() * sizeof(Entry));
   std::memcpy(head.data(), &header, sizeof header);
   if (!entries.empty()) std::memcpy(head.data() + sizeof header, entries.data(), entries.size() * sizeof(Entry));
-  Status status = write_all(head.data(), head.size(), stop);
-  if (status.ok()) status = write_all(data_, n_bytes_, stop);
-  if (status.ok() && fsync(fresh_.get()) != 0) status = errno_status(errno, "cannot write packed weights to disk");
-  (void)fresh_.release();  // closed_at_end has it
+  Status status = write_all(file.get(), head.data(), head.size(), stop);
+  if (status.ok() && lseek(file.get(), static_cast<off_t>(header.data_offset), SEEK_SET) < 0)
+    status = errno_status(errno, "cannot write packed weights");
+  if (status.ok()) status = write_all(file.get(), data_, n_bytes_, stop);
+  if (status.ok() && fsync(file.get()) != 0) status = errno_status(errno, "cannot write packed weights to disk");
+  // Else this process would hold a copy of its own, and the next one another.
+  if (status.ok() && data_ != mapped_data_)
+    (void)Arena::replace_by_file(data_, n_bytes_, file.get(), header.data_offset, !files_.is_shared).ok();
   data_ = nullptr;
   return status;
 }
 
-Status PackCache::write_all(const void* bytes, size_t size, const std::atomic<bool>& stop) {
+Status PackCache::write_all(int fd, const void* bytes, size_t size, const std::atomic<bool>& stop) {
   const auto* from = static_cast<const uint8_t*>(bytes);
   while (size > 0) {
     if (stop) return {StatusCode::kCancelled, "stopped while writing packed weights"};
-    const ssize_t n = write(fresh_.get(), from, std::min(size, kWriteBytes));
+    const ssize_t n = write(fd, from, std::min(size, kWriteBytes));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
       return exhausted(std::string("no room for packed weights: ") + std::strerror(errno));

@@ -1,8 +1,10 @@
 // The packed weights of a model in a file, so that a restart maps them instead of packing again and several
 // processes share one copy. The file is named by its contents: ISA, kPackVersion, the model file's stamp and a
-// hash of the model's matrices; header and every matrix carry a checksum, all checked before use. Whatever is
-// wrong with it is a reason to pack anew, never to stop. Opens no path: both descriptors come from outside.
-// load() and keep() on the loading thread; afterwards store() on any one thread.
+// hash of the model's matrices; header and every matrix carry a checksum. The header is always checked before use;
+// the matrices too, unless the file was found whole before and no stop of the machine may have torn it since: then
+// verify() checks them behind the service. Whatever is wrong with it is a reason to pack anew, never to stop. Opens no
+// path: both descriptors come from outside. load() and keep() on the loading thread; afterwards verify() and store()
+// on any one thread.
 #pragma once
 
 #include <array>
@@ -28,7 +30,7 @@ struct PackedPlace {
   size_t offset = 0, size = 0;
 };
 
-// A checked file, mapped read-only and shared; the packed bytes start at `data`.
+// A file mapped read-only and shared; the packed bytes start at `data`.
 struct MappedWeights {
   Arena bytes;
   const uint8_t* data = nullptr;
@@ -38,33 +40,55 @@ class PackCache {
  public:
   using Hash = std::array<uint64_t, 2>;
 
-  // existing: what an earlier start stored; fresh: an empty file open for reading and writing. Either may be
-  // invalid. model_stamp changes whenever the model's file does.
-  PackCache(UniqueFd existing, UniqueFd fresh, std::string model_stamp);
+  struct Files {
+    UniqueFd existing;        // what an earlier start stored, or invalid
+    UniqueFd fresh;           // an empty file open for reading and writing, or invalid
+    bool is_trusted = false;  // `existing` was found whole since the last unclean stop
+    bool is_shared = false;   // other processes map it too: then never a private copy
+  };
+  // model_stamp changes whenever the model's file does.
+  PackCache(Files files, std::string model_stamp);
 
   // kNotFound: no file; kFailedPrecondition: of another model, ISA or version; kDataLoss: damaged. model_hash
   // (of the matrices in the model file) is called only where the stamp differs: a copied or touched model is
-  // still the same.
+  // still the same, and with a fresh file at hand the new stamp is stored too, so that it is asked once.
   Result<MappedWeights> load(const std::string& isa, const std::vector<PackedPlace>& places, size_t n_bytes,
                              const std::function<Hash()>& model_hash, OmpTeam* team);
-  bool can_store() const { return fresh_.valid(); }
+  bool can_store() const { return files_.fresh.valid(); }
   // What store() is to write. `data` (n_bytes) must outlive it.
   void keep(const std::string& isa, std::vector<PackedPlace> places, size_t n_bytes, const Hash& model_hash,
             const uint8_t* data);
   bool has_kept() const { return data_ != nullptr; }
-  // Writes what keep() was given, down to the disk, and closes the file. kExhausted: disk or quota full;
-  // kCancelled: `stop` was set.
+  bool is_verified() const { return is_verified_; }
+  // Checks what load() took on trust; kDataLoss names the damaged matrix, kCancelled: `stop` was set.
+  Status verify(const std::atomic<bool>& stop);
+  // Writes what keep() was given, down to the disk, and closes the file; the file then takes the place of the memory
+  // that was given, at the same address. kExhausted: disk or quota full; kCancelled: `stop` was set.
   Status store(const std::atomic<bool>& stop);
 
+  // Where the kernel does not map the file in huge pages and nobody shares it: a private copy that is, at the same
+  // address, for steps that else pay for page walks. Behind the service: it takes as long as reading the file.
+  Status move_to_huge_pages(const std::atomic<bool>& stop);
+
   bool is_hit() const { return is_hit_; }
+  bool is_huge() const { return is_huge_; }  // the mapped file is, mostly
   const std::string& miss_reason() const { return miss_reason_; }
 
  private:
-  Status write_all(const void* bytes, size_t size, const std::atomic<bool>& stop);
+  Result<MappedWeights> map_existing(const std::string& isa, const std::vector<PackedPlace>& places, size_t n_bytes,
+                                     const std::function<Hash()>& model_hash);
+  static Status write_all(int fd, const void* bytes, size_t size, const std::atomic<bool>& stop);
 
-  UniqueFd existing_, fresh_;
+  Files files_;
   const std::string model_stamp_;
-  bool is_hit_ = false;
+  bool is_hit_ = false, is_verified_ = false;
+  // Of the mapped file: what each matrix must hash to.
+  std::vector<uint64_t> checksums_;
+  std::vector<PackedPlace> mapped_places_;
+  const uint8_t* mapped_data_ = nullptr;
+  size_t n_mapped_ = 0;
+  bool is_huge_ = false;
+  bool has_old_stamp_ = false;
   std::string miss_reason_;
   std::string isa_;
   std::vector<PackedPlace> places_;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 
 #include "model/weight_check.h"
 
@@ -75,56 +77,109 @@ Result<std::vector<PackedPlace>> plan_places(const std::vector<PackJob>& jobs, c
   return places;
 }
 
+size_t source_bytes(const PackJob& job) { return static_cast<size_t>(job.from->n_rows * row_bytes(*job.from)); }
+
+XXH128_hash_t hash_source(const PackJob& job) { return XXH3_128bits(job.from->data, source_bytes(job)); }
+
+PackCache::Hash combine(const std::vector<XXH128_hash_t>& hashes) {
+  const XXH128_hash_t h = XXH3_128bits(hashes.data(), hashes.size() * sizeof(XXH128_hash_t));
+  return {h.low64, h.high64};
+}
+
 // Of all matrices as they are in the model's file.
 PackCache::Hash hash_sources(const std::vector<PackJob>& jobs, OmpTeam* team) {
   std::vector<XXH128_hash_t> hashes(jobs.size());
   team->run([&](TeamMember& member) {
     member.share(static_cast<int64_t>(jobs.size()), 1, [&](int64_t begin, int64_t end) {
-      for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-        const WeightView& w = *jobs[i].from;
-        hashes[i] = XXH3_128bits(w.data, static_cast<size_t>(w.n_rows * row_bytes(w)));
-      }
+      for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) hashes[i] = hash_source(jobs[i]);
     });
   });
-  const XXH128_hash_t h = XXH3_128bits(hashes.data(), hashes.size() * sizeof(XXH128_hash_t));
-  return {h.low64, h.high64};
+  return combine(hashes);
 }
 
-Status pack_all(const std::vector<PackJob>& jobs, const KernelTable& kernels, OmpTeam* team,
-                const std::function<void(float)>& on_progress, uint8_t* const bytes,
-                const std::vector<PackedPlace>& places) {
-  int64_t n_done = 0, n_total = 0;
-  for (const PackJob& job : jobs) n_total += job.from->n_rows * row_bytes(*job.from);
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    const PackJob& job = jobs[i];
-    const WeightView& w = *job.from;
-    uint8_t* data = bytes + places[i].offset;
-    const int64_t tiles = n_tiles(*job.to);
-    const int64_t slab = std::max<int64_t>(1, (16 << 20) / (kTileRows * row_bytes(w)));
-    for (int64_t first = 0; first < tiles; first += slab) {
-      const int64_t count = std::min(slab, tiles - first);
-      std::atomic<bool> is_finite = true;  // checked here, where the rows are in the cache anyway
-      team->run([&](TeamMember& member) {
-        member.share(count, 8, [&](int64_t begin, int64_t end) {
-          const int64_t row_end = std::min(w.n_rows, (first + end) * kTileRows);
-          if (!check_finite_rows(w, (first + begin) * kTileRows, row_end).ok()) is_finite = false;
-          kernels.pack_tiles(w.type, w.data, w.n_rows, w.n_cols, first + begin, first + end, data);
-        });
+// One matrix, in slabs. on_slab is called before each with its bytes in the model's file, on_packed after it.
+struct SlabHooks {
+  std::function<void(const uint8_t*, size_t)> on_slab, on_packed;
+};
+Status pack_one(const PackJob& job, const KernelTable& kernels, OmpTeam* team, Arena* arena, const PackedPlace& place,
+                const SlabHooks& hooks) {
+  uint8_t* data = arena->data() + place.offset;
+  const WeightView& w = *job.from;
+  const int64_t tiles = n_tiles(*job.to);
+  const int64_t slab = std::max<int64_t>(1, (16 << 20) / (kTileRows * row_bytes(w)));
+  for (int64_t first = 0; first < tiles; first += slab) {
+    const int64_t count = std::min(slab, tiles - first);
+    const auto byte_of = [&](int64_t tile) {
+      return place.offset + place.size / static_cast<size_t>(tiles) * static_cast<size_t>(tile);
+    };
+    const uint8_t* source = w.data + first * kTileRows * row_bytes(w);
+    const size_t n_source =
+        static_cast<size_t>((std::min(w.n_rows, (first + count) * kTileRows) - first * kTileRows) * row_bytes(w));
+    hooks.on_slab(source, n_source);
+    std::atomic<int> touch_error = 0;
+    std::atomic<bool> is_finite = true;  // checked here, where the rows are in the cache anyway
+    team->run([&](TeamMember& member) {
+      member.share(count, 8, [&](int64_t begin, int64_t end) {
+        // By the thread that fills it (nearly: a type may keep planes apart), so that its memory is near, and before it
+        // does: a lack of memory is an answer.
+        const int err = arena->touch(byte_of(first + begin), byte_of(first + end));
+        if (err == ENOMEM || err == EFAULT || err == EHWPOISON) touch_error = err;  // others: it comes with its use
+        if (touch_error != 0) return;
+        const int64_t row_end = std::min(w.n_rows, (first + end) * kTileRows);
+        if (!check_finite_rows(w, (first + begin) * kTileRows, row_end).ok()) is_finite = false;
+        kernels.pack_tiles(w.type, w.data, w.n_rows, w.n_cols, first + begin, first + end, data);
       });
-      if (!is_finite) return data_loss(job.name + ": " + check_finite_rows(w, 0, w.n_rows).message());
-      n_done += count * kTileRows * row_bytes(w);
-      if (on_progress) on_progress(std::min(1.0f, static_cast<float>(n_done) / static_cast<float>(n_total)));
-    }
+    });
+    if (touch_error != 0)
+      return exhausted(fmt::format("no memory for packed weights ({} bytes in all), at {}: {}", arena->size(), job.name,
+                                   std::strerror(touch_error)));
+    if (!is_finite) return data_loss(job.name + ": " + check_finite_rows(w, 0, w.n_rows).message());
+    hooks.on_packed(source, n_source);
   }
+  return ok_status();
+}
+
+// `hash` is of the sources, and only taken if it is wanted: slab by slab just before the packing, so that a file that
+// changes under our hands matches neither stamp nor hash later, and so little of the file is in memory at once.
+Status pack_all(const std::vector<PackJob>& jobs, const KernelTable& kernels, OmpTeam* team, const PackOptions& options,
+                Arena* arena, const std::vector<PackedPlace>& places, PackCache::Hash* hash) {
+  size_t n_done = 0, n_total = 0;
+  for (const PackJob& job : jobs) n_total += source_bytes(job);
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
+  if (!state) return exhausted("no memory for the state of a hash");
+  const SlabHooks hooks{[&](const uint8_t* data, size_t n) {
+                          if (hash != nullptr) XXH3_128bits_update(state.get(), data, n);
+                        },
+                        [&](const uint8_t* data, size_t n) {
+                          n_done += n;
+                          if (options.on_source_read) options.on_source_read(data, n);
+                          if (options.on_progress)
+                            options.on_progress(static_cast<float>(n_done) / static_cast<float>(n_total));
+                        }};
+  std::vector<XXH128_hash_t> hashes;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    XXH3_128bits_reset(state.get());
+    CHECK_OK(pack_one(jobs[i], kernels, team, arena, places[i], hooks));
+    hashes.push_back(XXH3_128bits_digest(state.get()));
+  }
+  if (hash != nullptr) *hash = combine(hashes);
   return ok_status();
 }
 
 }  // namespace
 
+Result<int64_t> PackedModel::bytes_needed(const ModelWeights& weights, const KernelTable& kernels) {
+  PackedModel model;
+  model.layers.resize(weights.layers.size());
+  size_t n_bytes = 0;
+  CHECK_OK(plan_places(list_jobs(weights, &model), kernels, &n_bytes).status());
+  return static_cast<int64_t>(n_bytes);
+}
+
 Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weights,
                                                        const KernelTable& kernels, OmpTeam* team,
-                                                       const std::function<void(float)>& on_progress,
-                                                       PackCache* cache) {
+                                                       const PackOptions& options) {
+  PackCache* cache = options.cache;
   auto model = std::make_unique<PackedModel>();
   copy_vectors(weights, model.get());
   const std::vector<PackJob> jobs = list_jobs(weights, model.get());
@@ -143,19 +198,15 @@ Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weigh
     if (mapped.ok()) {
       model->bytes = std::move(mapped->bytes);
       set_matrices(mapped->data);
-      if (on_progress) on_progress(1.0f);
       return model;
     }
   }
-  CHECK_ASSIGN(model->bytes, Arena::allocate(n_bytes, "packed weights"));
+  CHECK_ASSIGN(model->bytes, Arena::reserve(n_bytes, "packed weights"));  // touched slab by slab
   set_matrices(model->bytes.data());
-  // The hash comes first: a file that changes under our hands then matches neither stamp nor hash later.
   PackCache::Hash model_hash{};
   const bool can_store = cache != nullptr && cache->can_store();
-  if (can_store) model_hash = hash();
-  CHECK_OK(pack_all(jobs, kernels, team, on_progress, model->bytes.data(), places));
+  CHECK_OK(pack_all(jobs, kernels, team, options, &model->bytes, places, can_store ? &model_hash : nullptr));
   if (can_store) cache->keep(kernels.isa, places, n_bytes, model_hash, model->bytes.data());
-  if (on_progress) on_progress(1.0f);
   return model;
 }
 

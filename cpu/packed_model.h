@@ -23,6 +23,13 @@ struct PackedLayer {
   PackedMatrix wq, wk, wv, wo, w_gate, w_up, w_down;
 };
 
+struct PackOptions {
+  std::function<void(float)> on_progress;  // on the calling thread, 0..1; or empty
+  // Bytes of the model's file once they have been read for the last time; or empty.
+  std::function<void(const uint8_t*, size_t)> on_source_read;
+  PackCache* cache = nullptr;  // matrices are mapped from it if it has them, else it keeps what it may store
+};
+
 struct PackedModel {
   PackedMatrix token_embedding;    // [vocab_size][hidden_dim]
   PackedMatrix output;             // the same bytes as token_embedding when tied
@@ -30,13 +37,12 @@ struct PackedModel {
   std::vector<PackedLayer> layers;
   Arena bytes;  // of the matrices: own memory, or a mapped file
 
-  // Packs with all threads of `team`. on_progress (may be empty) is called on the calling thread, 0..1.
-  // cache (may be null): matrices are mapped from it if it has them, else it keeps what it may store.
-  // kUnimplemented names the tensor whose type the kernels do not serve; kExhausted names the size.
+  // Packs with all threads of `team`. kUnimplemented names the tensor whose type the kernels do not serve;
+  // kExhausted names the size.
   static Result<std::unique_ptr<PackedModel>> pack(const ModelWeights& weights, const KernelTable& kernels,
-                                                   OmpTeam* team,
-                                                   const std::function<void(float)>& on_progress,
-                                                   PackCache* cache = nullptr);
+                                                   OmpTeam* team, const PackOptions& options);
+  // Size of `bytes`. kUnimplemented as above.
+  static Result<int64_t> bytes_needed(const ModelWeights& weights, const KernelTable& kernels);
 };
 
 }  // namespace tandem

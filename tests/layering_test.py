@@ -43,7 +43,7 @@ THIRD_PARTY = {
     "hwloc": ["cpu"],
     "seccomp.h": ["src/worker"],
     "systemd/": ["src/supervisor"],
-    "openssl/": ["src/api"],
+    "openssl/": ["src/api", "src/supervisor"],
     "omp.h": ["cpu"],
     "fmt/": [r for r in ARROWS if r != "kernels"],
 }

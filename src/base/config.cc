@@ -186,6 +186,16 @@ int64_t config_both_workers(const Config& c) {
   return c.workers_prefill > 0 && c.workers_decode > 0 ? 0 : 1;
 }
 
+int64_t config_worker_count(const Config& c) {
+  return config_both_workers(c) + c.workers_prefill + c.workers_decode;
+}
+
+int64_t config_workers_sharing_cpus(const Config& c) {
+  return (c.workers_both_cpus.empty() ? config_both_workers(c) : 0) +
+         (c.workers_prefill_cpus.empty() ? c.workers_prefill : 0) +
+         (c.workers_decode_cpus.empty() ? c.workers_decode : 0);
+}
+
 std::string config_state_dir(const Config& c) {
   if (!c.paths_state_dir.empty()) return c.paths_state_dir;
   if (geteuid() == 0) return "/var/lib/tandem";

@@ -66,8 +66,8 @@ bool check_folder(const std::string& what, const std::string& folder) {
   return report("pass", what, found);
 }
 
-bool check_folders(const DoctorOptions& options) {
-  Config config;
+bool check_folders(const DoctorOptions& options, Config* out) {
+  Config& config = *out;
   const std::string file =
       options.config_file.empty() && access("/etc/tandem/tandem.toml", R_OK) == 0
           ? "/etc/tandem/tandem.toml"
@@ -111,10 +111,12 @@ void report_workers(const ServerOptions& server) {
 }  // namespace
 
 int verb_doctor(const DoctorOptions& options) {
-  const bool folders_fail = check_folders(options);
+  Config config;
+  const bool folders_fail = check_folders(options, &config);
   report_workers(options.server);
+  auto text = text_descriptor(config_to_toml(config));  // the memory that these settings ask for
   const int code = run_worker_tool(
-      "doctor", {options.model, {}},
+      "doctor", {options.model, text.ok() ? std::move(*text) : UniqueFd()},
       {"--threads", std::to_string(options.threads), "--force-isa", options.force_isa});
   return code == 0 && folders_fail ? 1 : code;
 }

@@ -46,6 +46,14 @@ class Mapping {
   void release_pages() const {
     if (data_ != nullptr) madvise(data_, size_, MADV_DONTNEED);
   }
+  void release_pages(const uint8_t* data, size_t n_bytes) const {
+    const auto base = reinterpret_cast<uintptr_t>(data_), at = reinterpret_cast<uintptr_t>(data);
+    if (data_ == nullptr || at < base || at - base >= size_) return;
+    const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const uintptr_t begin = (at + page - 1) / page * page;
+    const uintptr_t end = (at + std::min(n_bytes, size_ - (at - base))) / page * page;
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  }
   const uint8_t* data() const { return static_cast<const uint8_t*>(data_); }
   size_t size() const { return size_; }
 
@@ -224,6 +232,9 @@ uint32_t GgufModel::version() const { return impl_->version; }
 
 void GgufModel::release_pages() const {
   for (const Mapping& m : impl_->mappings) m.release_pages();
+}
+void GgufModel::release_pages(const uint8_t* data, size_t n_bytes) const {
+  for (const Mapping& m : impl_->mappings) m.release_pages(data, n_bytes);
 }
 
 }  // namespace tandem

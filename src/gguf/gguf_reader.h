@@ -71,8 +71,10 @@ class GgufModel {
   const std::vector<GgufTensor>& tensors() const;
   const std::string& name() const;  // first file's name
   uint32_t version() const;
-  // Tells the kernel that the file's pages are not needed any more (after repacking).
+  // Tells the kernel that the file's pages are not needed any more (after repacking): all of them, or those that
+  // lie wholly in [data, data + n_bytes) where that is in the file. They come back when they are read again.
   void release_pages() const;
+  void release_pages(const uint8_t* data, size_t n_bytes) const;
 
  private:
   GgufModel();

@@ -26,7 +26,10 @@ auto fields_of(M& m) { return std::tie(m.token, m.logprob, m.bytes); }
 template <Is<LogprobEntry> M>
 auto fields_of(M& m) { return std::tie(m.chosen, m.top); }
 template <Is<Configure> M>
-auto fields_of(M& m) { return std::tie(m.protocol, m.config_toml, m.model_names, m.generation, m.role); }
+auto fields_of(M& m) {
+  return std::tie(m.protocol, m.config_toml, m.model_names, m.generation, m.is_cache_trusted, m.is_cache_shared,
+                  m.other_bytes, m.role);
+}
 template <Is<Message> M>
 auto fields_of(M& m) { return std::tie(m.role, m.content, m.name); }
 template <Is<Prepare> M>
@@ -75,16 +78,22 @@ template <Is<Progress> M>
 auto fields_of(M& m) { return std::tie(m.phase, m.fraction); }
 template <Is<Fatal> M>
 auto fields_of(M& m) { return std::tie(m.exit_code, m.message); }
+template <Is<MemoryPlan> M>
+auto fields_of(M& m) {
+  return std::tie(m.weights_bytes, m.kv_pool_bytes, m.scratch_bytes, m.process_bytes, m.other_bytes, m.budget_bytes,
+                  m.is_configured);
+}
 template <Is<ModelInfo> M>
 auto fields_of(M& m) {
   return std::tie(m.name, m.architecture, m.quantization, m.device, m.isa, m.n_parameters, m.file_bytes,
                   m.context_tokens, m.vocab_size, m.n_layers, m.has_chat_template, m.chat_template_error,
-                  m.pool_tokens, m.kv_bytes_per_token, m.kv_pool_bytes, m.swap_pool_bytes, m.weight_bytes, m.max_batch_size);
+                  m.pool_tokens, m.kv_bytes_per_token, m.kv_pool_bytes, m.swap_pool_bytes, m.weight_bytes, m.max_batch_size,
+                  m.memory);
 }
 template <Is<Ready> M>
 auto fields_of(M& m) { return std::tie(m.model); }
 template <Is<WeightsCacheDone> M>
-auto fields_of(M& m) { return std::tie(m.is_stored); }
+auto fields_of(M& m) { return std::tie(m.is_stored, m.is_whole, m.damage); }
 template <Is<PrepareReply> M>
 auto fields_of(M& m) { return std::tie(m.id, m.ok, m.error, m.error_code, m.ids, m.prompt_text); }
 template <Is<DetokenizeReply> M>

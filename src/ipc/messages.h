@@ -62,6 +62,9 @@ struct Configure {
   std::vector<std::string> model_names; // one per inherited model descriptor, for messages
   uint64_t generation = 0;              // number of this worker's incarnation
   Role role = Role::kBoth;
+  bool is_cache_trusted = false;        // its packed weights were whole since the last unclean stop
+  bool is_cache_shared = false;         // other workers map the same file
+  int64_t other_bytes = 0;              // PSS of the rest of the process tree: counts in the memory budget
 };
 // Answer to PoolRequest: the worker's host pool has the size asked for, or why not.
 struct PoolGrant {
@@ -159,6 +162,14 @@ struct Fatal {
   int32_t exit_code = 70;
   std::string message;
 };
+// What the process tree will hold at most (PSS), predicted before it is taken.
+struct MemoryPlan {
+  int64_t weights_bytes = 0, kv_pool_bytes = 0, scratch_bytes = 0;
+  int64_t process_bytes = 0;   // the worker's program, vocabulary, streams
+  int64_t other_bytes = 0;     // tandemd and other workers
+  int64_t budget_bytes = 0;    // what it may come to: configured, or the memory there is
+  bool is_configured = false;
+};
 struct ModelInfo {
   std::string name, architecture, quantization, device, isa;
   int64_t n_parameters = 0;
@@ -173,6 +184,7 @@ struct ModelInfo {
   int64_t kv_pool_bytes = 0, swap_pool_bytes = 0;
   int64_t weight_bytes = 0;
   int32_t max_batch_size = 0;
+  MemoryPlan memory;
 };
 struct Ready {
   ModelInfo model;
@@ -180,6 +192,8 @@ struct Ready {
 // Some time after Ready: the worker is done with its two files of packed weights (worker/main.cc).
 struct WeightsCacheDone {
   bool is_stored = false;  // the new file is complete and on the disk; else it can go
+  bool is_whole = false;   // the existing file was checked and is in use
+  std::string damage;      // what is wrong with the existing file, which is in use: this worker cannot go on
 };
 struct PrepareReply {
   uint64_t id = 0;

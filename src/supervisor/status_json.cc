@@ -16,6 +16,7 @@ void write_model(JsonWriter& out, const StatusView& view) {
   out.key("model").begin_object();
   field(out, "name", view.model_name);
   field(out, "path", view.model_path);
+  field(out, "sha256", view.model_sha256);
   if (view.model) {
     const ipc::ModelInfo& m = *view.model;
     field(out, "architecture", m.architecture);
@@ -95,6 +96,23 @@ void write_kv(JsonWriter& out, const StatusView& view) {
   out.end_object();
 }
 
+// What all processes together will hold at most, as the worker predicted it when it started.
+void write_memory(JsonWriter& out, const StatusView& view) {
+  out.key("memory").begin_object();
+  if (view.model) {
+    const ipc::MemoryPlan& m = view.model->memory;
+    field(out, "predicted_bytes",
+          m.weights_bytes + m.kv_pool_bytes + m.scratch_bytes + m.process_bytes + m.other_bytes);
+    field(out, "weights_bytes", m.weights_bytes);
+    field(out, "kv_pool_bytes", m.kv_pool_bytes);
+    field(out, "scratch_bytes", m.scratch_bytes);
+    field(out, "worker_bytes", m.process_bytes);
+    field(out, "other_bytes", m.other_bytes);
+    field(out, "budget_bytes", m.budget_bytes);
+  }
+  out.end_object();
+}
+
 void write_queue(JsonWriter& out, const StatusView& view) {
   out.key("queue").begin_object();
   field(out, "running", static_cast<int64_t>(view.running));
@@ -144,6 +162,7 @@ std::string status_json(const StatusView& view, const RequestLogCounters& log,
   write_queue(out, view);
   write_requests(out, view);
   write_kv(out, view);
+  write_memory(out, view);
   out.key("request_log").begin_object();
   field(out, "rows_written", static_cast<int64_t>(log.rows_written));
   field(out, "rows_dropped", static_cast<int64_t>(log.rows_dropped));

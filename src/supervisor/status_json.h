@@ -29,6 +29,7 @@ struct WorkerView {
 struct StatusView {
   api::Readiness readiness;
   std::string model_name, model_path;
+  std::string model_sha256;  // empty: not known yet
   int64_t model_created_s = 0;
   std::optional<ipc::ModelInfo> model;
   std::vector<WorkerView> workers;

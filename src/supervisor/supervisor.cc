@@ -151,6 +151,7 @@ StatusView Supervisor::view() const {
   const WorkerKeeper& worker = fleet_.spokesman();
   v.model_name = served_model_name(config_, worker.model_path());
   v.model_path = worker.model_path();
+  v.model_sha256 = digest_.get();
   for (const auto& keeper : fleet_.keepers()) {
     if (keeper->model() && (!v.model || keeper->role() != ipc::Role::kPrefill)) v.model = keeper->model();
     v.workers.push_back({ipc::role_name(keeper->role()), worker_state_name(keeper->state()), keeper->cause(),
@@ -170,6 +171,9 @@ void Supervisor::publish(int64_t now) {
   bool is_new_worker = fleet_.spokesman().state() != published_state_;
   int64_t created = view_.model_created_s;  // only this thread writes view_
   v.model_created_s = is_new_worker || created == 0 ? model_mtime_s(v.model_path) : created;
+  // Once it serves: on a small box the file's pages would compete with the loading.
+  if (is_new_worker && fleet_.spokesman().state() == WorkerState::kReady)
+    digest_.want(config_cache_dir(config_), model_stamp(v.model_path), model_parts(v.model_path));
   accounting_.collect_log_counters();
   published_state_ = fleet_.spokesman().state();
   next_publish_us_ = now + kPublishUs;

@@ -21,6 +21,7 @@
 #include "supervisor/dispatcher.h"
 #include "supervisor/fleet.h"
 #include "supervisor/inbox.h"
+#include "supervisor/model_digest.h"
 #include "supervisor/status_json.h"
 
 namespace tandem {
@@ -77,6 +78,7 @@ class Supervisor : public api::InferenceService {
   Config config_;          // loop thread
   Dispatcher dispatcher_;  // loop thread
   Fleet fleet_;            // loop thread
+  ModelDigest digest_;     // loop thread
   std::shared_ptr<Inbox> inbox_;
   int64_t started_us_;
   int64_t drain_until_us_ = 0;  // loop thread; 0: not draining

@@ -1,18 +1,28 @@
 #include "supervisor/weights_cache.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <memory>
+#include <vector>
 
 namespace tandem {
 namespace {
 
 constexpr uint64_t kSpareBytes = 256u << 20;  // stays free for the request log and everybody else
+
+constexpr const char* kSuffix = ".weights";
+constexpr const char* kMark = ".whole";
+constexpr time_t kUnusedSeconds = 30 * 24 * 3600;
 
 // FNV-1a: tells models of one file name in different folders apart.
 uint64_t hash_path(const std::string& path) {
@@ -24,8 +34,8 @@ uint64_t hash_path(const std::string& path) {
 std::string file_name(const std::string& model_path) {
   std::string stem = model_path.substr(model_path.rfind('/') + 1).substr(0, 150);
   char tail[32];
-  std::snprintf(tail, sizeof tail, "-%016llx.weights",
-                static_cast<unsigned long long>(hash_path(model_path)));
+  std::snprintf(tail, sizeof tail, "-%016llx%s",
+                static_cast<unsigned long long>(hash_path(model_path)), kSuffix);
   return stem + tail;
 }
 
@@ -36,6 +46,51 @@ UniqueFd open_existing(const std::string& path) {
   if (!fd.valid() || fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid())
     return UniqueFd();
   return fd;
+}
+
+std::string stamp_of(int fd) {
+  struct stat st;
+  if (fd < 0 || fstat(fd, &st) != 0) return "";
+  std::string stamp;
+  for (int64_t v : {static_cast<int64_t>(st.st_dev), static_cast<int64_t>(st.st_ino),
+                    static_cast<int64_t>(st.st_size), static_cast<int64_t>(st.st_mtim.tv_sec),
+                    static_cast<int64_t>(st.st_mtim.tv_nsec)})
+    stamp += std::to_string(v) + ",";
+  return stamp;
+}
+
+struct StoredFile {
+  std::string path;
+  time_t used_s;
+};
+
+// Of other models, the longest unused first.
+std::vector<StoredFile> others_in(const std::string& folder, const std::string& name) {
+  std::vector<StoredFile> files;
+  std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()), closedir);
+  while (dirent* entry = dir ? readdir(dir.get()) : nullptr) {
+    const std::string other = entry->d_name, suffix = kSuffix;
+    if (other == name || other.size() <= suffix.size() ||
+        other.compare(other.size() - suffix.size(), suffix.size(), suffix) != 0)
+      continue;
+    struct stat st;
+    const std::string path = folder + "/" + other;
+    if (lstat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode)) files.push_back({path, st.st_atim.tv_sec});
+  }
+  std::sort(files.begin(), files.end(),
+            [](const StoredFile& a, const StoredFile& b) { return a.used_s < b.used_s; });
+  return files;
+}
+
+void remove_file(const std::string& path) {
+  (void)unlink(path.c_str());
+  (void)unlink((path + kMark).c_str());
+}
+
+void remove_unused(const std::string& folder, const std::string& name) {
+  for (const StoredFile& file : others_in(folder, name)) {
+    if (file.used_s < time(nullptr) - kUnusedSeconds) remove_file(file.path);
+  }
 }
 
 // Packed weights are about as large as the model.
@@ -57,6 +112,15 @@ WeightsCache open_weights_cache(const std::string& folder, const std::string& mo
   cache.folder = folder;
   cache.name = file_name(model_path);
   cache.existing = open_existing(folder + "/" + cache.name);
+  cache.stamp = stamp_of(cache.existing.get());
+  if (cache.existing.valid()) {  // it is in use: others_in() goes by the time of access, which file systems keep lazily
+    const timespec times[2] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
+    (void)futimens(cache.existing.get(), times);
+  }
+  for (const StoredFile& other : others_in(folder, cache.name)) {
+    if (has_room(folder, model)) break;
+    remove_file(other.path);
+  }
   if (!has_room(folder, model)) {
     cache.trouble = "too little space is free in " + folder;
     return cache;
@@ -80,7 +144,25 @@ Status publish_weights_cache(WeightsCache* cache) {
     (void)unlink(staged.c_str());
     return errno_status(err, "cannot put " + path + " in place");
   }
+  (void)unlink((path + kMark).c_str());
+  remove_unused(cache->folder, cache->name);
+  cache->existing = open_existing(path);
+  cache->stamp = stamp_of(cache->existing.get());
   return ok_status();
+}
+
+void remove_weights_cache(const WeightsCache& cache) { remove_file(cache.folder + "/" + cache.name); }
+
+void leave_whole_mark(const WeightsCache& cache) {
+  std::ofstream(cache.folder + "/" + cache.name + kMark) << cache.stamp << "\n";  // failing, it only costs a check
+}
+
+std::string take_whole_mark(const WeightsCache& cache) {
+  const std::string path = cache.folder + "/" + cache.name + kMark;
+  std::string stamp;
+  std::getline(std::ifstream(path), stamp);
+  (void)unlink(path.c_str());
+  return stamp;
 }
 
 }  // namespace tandem

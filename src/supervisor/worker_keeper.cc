@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/process_memory.h"
 #include "ipc/codec.h"
 
 namespace tandem {
@@ -14,6 +15,7 @@ constexpr int64_t kFileCheckUs = kSecondUs;  // how often a missing or refused m
 constexpr int64_t kIdleLifeUs =
     10 * kSecondUs;  // ready for so long without work counts as progress
 constexpr int64_t kStopGraceUs = 2 * kSecondUs;
+constexpr int64_t kConnectionBytes = 8 << 20;  // what tandemd grows by under load
 constexpr int64_t kWatchUs = 250'000;  // heartbeats come as often
 
 }  // namespace
@@ -99,6 +101,7 @@ Status WorkerKeeper::start_process() {
   }
   // What a worker could not even load (its fault, or the disk's) is not tried twice.
   if (std::exchange(is_cache_suspect_, false)) weights_cache_.existing.reset();
+  if (generation_ == 0) whole_stamp_ = take_whole_mark(weights_cache_);
   CHECK_ASSIGN(process_, WorkerProcess::spawn(program, model, weights_cache_, spec_));
   ++generation_;
   state_ = WorkerState::kLoading;
@@ -118,6 +121,10 @@ Status WorkerKeeper::start_process() {
   configure.model_names = model.paths;
   configure.generation = generation_;
   configure.role = spec_.role;
+  configure.is_cache_trusted = weights_cache_.existing.valid() && weights_cache_.stamp == whole_stamp_;
+  configure.is_cache_shared = config_worker_count(config_) > 1;
+  if (auto own = read_process_memory(); own.ok())
+    configure.other_bytes = own->pss_bytes + kConnectionBytes;
   if (Status sent = process_->send(configure); !sent.ok()) log_warn("worker gone at start", {});
   return ok_status();
 }
@@ -192,11 +199,20 @@ void WorkerKeeper::handle_pool_request(const ipc::PoolRequest& request) {
 }
 
 void WorkerKeeper::handle_weights_cache(const ipc::WeightsCacheDone& done) {
+  if (!done.damage.empty()) {  // what it computed with them cannot be trusted either
+    remove_weights_cache(weights_cache_);
+    whole_stamp_.clear();
+    log_error("worker killed", {{"pid", process_->pid()}, {"cause", "weights"}, {"detail", done.damage}});
+    forced_end_ = WorkerEnd{"internal", done.damage, false};
+    return process_->kill_now();
+  }
+  if (done.is_whole) whole_stamp_ = weights_cache_.stamp;
   if (!done.is_stored) return weights_cache_.fresh.reset();
   if (Status status = publish_weights_cache(&weights_cache_); !status.ok()) {
     log_warn("repacked weights are not stored", {{"reason", status.message()}});
     return;
   }
+  whole_stamp_ = weights_cache_.stamp;
   log_info("repacked weights stored", {{"file", weights_cache_.name}});
 }
 
@@ -258,6 +274,8 @@ void WorkerKeeper::handle_end(WorkerEnd end) {
   if (was_ready && now - ready_us_ > kIdleLifeUs && !end.is_own_fault) made_progress_ = true;
   is_cache_suspect_ = state_ == WorkerState::kLoading && end.is_own_fault && weights_cache_.existing.valid();
   process_.reset();
+  if (state_ == WorkerState::kStopped && !whole_stamp_.empty() && weights_cache_.stamp == whole_stamp_)
+    leave_whole_mark(weights_cache_);
   weights_cache_ = {};
   counters_.on_worker_end();
   heartbeat_ = {};

@@ -98,6 +98,7 @@ class WorkerKeeper : public WorkerLink {
   WeightsCache weights_cache_;  // of process_
   std::string cache_trouble_;   // as last told
   bool is_cache_suspect_ = false;
+  std::string whole_stamp_;  // of the weights file that was found whole, or the mark of an orderly stop
   WorkerState state_ = WorkerState::kBackoff;  // the first start is due at once
   std::string cause_ = "starting", remedy_, path_, refused_stamp_, last_end_;
   std::optional<ipc::ModelInfo> model_;

@@ -9,6 +9,8 @@
 #include <fstream>
 #include <string>
 
+#include "base/process_memory.h"
+
 namespace tandem {
 namespace {
 
@@ -59,6 +61,7 @@ HostFacts read_host_facts() {
   if (sysinfo(&info) == 0) facts.memory_bytes = static_cast<int64_t>(info.totalram) * info.mem_unit;
   facts.memory_bytes = std::min(facts.memory_bytes, cgroup_limit());
   tzset();
+  (void)read_process_memory().ok();  // opens its file
   return facts;
 }
 

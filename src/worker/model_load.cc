@@ -13,6 +13,7 @@
 #include "cpu/isa_select.h"
 #include "model/weights.h"
 #include "worker/kv_budget.h"
+#include "worker/memory_plan.h"
 #include "worker/vocabulary_gguf.h"
 
 namespace tandem {
@@ -76,7 +77,7 @@ std::string file_stamp(const struct stat& st) {
   return stamp + ";";
 }
 
-Status load_backend(const ModelConfig& config, const Config& settings, const HostFacts& host,
+Status load_backend(const ModelConfig& config, const Config& settings, const HostFacts& host, int64_t other_bytes,
                     const LoadProgress& progress, LoadedModel* model) {
   CHECK_ASSIGN(const KernelTable* kernels, select_kernels(host.cpu, settings.cpu_force_isa));
   CHECK_ASSIGN(ModelWeights weights, load_weights(*model->file, config));
@@ -87,8 +88,13 @@ Status load_backend(const ModelConfig& config, const Config& settings, const Hos
   options.page_size = static_cast<int>(settings.cache_page_size_tokens);
   options.kv_type = settings.cache_element_type == "q8_0" ? KvType::kQ8_0 : KvType::kF16;
   options.touch_pools_later = true;
-  options.pack_cache = model->pack_cache.get();
-  options.on_progress = [&](float fraction) { progress("repacking weights", fraction); };
+  options.pack.cache = model->pack_cache.get();
+  options.pack.on_progress = [&](float fraction) { progress("repacking weights", fraction); };
+  options.pack.on_source_read = [&](const uint8_t* data, size_t size) { model->file->release_pages(data, size); };
+  model->file->release_pages();  // read again by the packing, and then gone again
+  const MemoryPlanInput plan{config, weights, options, settings, host, model->info.context_tokens, other_bytes};
+  CHECK_ASSIGN(model->info.memory, plan_memory(plan));
+  CHECK_OK(check_memory_plan(model->info.memory));  // before any of it is taken
   const int64_t begin_us = monotonic_us();
   auto backend = create_cpu_backend(config, weights, options);
   if (!backend.ok()) {  // which tensor is said; which file only this room knows
@@ -97,7 +103,7 @@ Status load_backend(const ModelConfig& config, const Config& settings, const Hos
   model->backend = std::move(backend).value();
   const int64_t ms = (monotonic_us() - begin_us) / 1000;
   if (model->pack_cache->is_hit()) {
-    log_info("weights mapped from the cache", {{"ms", ms}});
+    log_info("weights mapped from the cache", {{"ms", ms}, {"huge_pages", model->pack_cache->is_huge()}});
   } else {
     log_info("weights repacked", {{"ms", ms}, {"cache", model->pack_cache->miss_reason()}});
   }
@@ -145,26 +151,15 @@ Status open_host_pool(const HostPoolShape& shape, const HostPoolAccess& access, 
 Status reserve_pool(const ModelConfig& config, const Config& settings, const HostFacts& host,
                     const std::string& model_stamp, const HostPoolAccess& pool, const LoadProgress& progress,
                     LoadedModel* model) {
-  KvBudgetInput input;
-  std::vector<int64_t> page_bytes = model->backend->page_bytes();
-  for (size_t g = 0; g < page_bytes.size(); ++g)
-    input.groups.push_back({config.kv_groups[g].window, page_bytes[g]});
-  input.page_size = static_cast<int>(settings.cache_page_size_tokens);
-  input.context_tokens = model->info.context_tokens;
-  input.max_batch_size = static_cast<int>(settings.batch_max_batch_size);
-  input.prefill_chunk_tokens = static_cast<int>(settings.batch_prefill_chunk_tokens);
-  input.configured_bytes = settings.cache_kv_pool_bytes;
-  input.swap_bytes = settings.cache_swap_pool_bytes;
-  input.prefix_bytes = settings.cache_prefix_bytes;
-  input.memory_bytes = host.memory_bytes;
-  CHECK_ASSIGN(KvBudget budget, plan_kv_budget(input));
+  const std::vector<int64_t> page_bytes = model->backend->page_bytes();
+  CHECK_ASSIGN(KvBudget budget, plan_pool(config, settings, host, model->info.context_tokens, page_bytes));
   // One piece of memory for both: attention reads pages of the swap tier where they are.
   std::vector<int> n_all = budget.n_pages;
   for (size_t g = 0; g < n_all.size(); ++g) n_all[g] += budget.n_swap_pages[g];
   if (pool.fd >= 0) {
     HostPoolShape shape;
     shape.fingerprint = fingerprint(model_stamp, settings, host, model->info);
-    shape.page_size = input.page_size;
+    shape.page_size = static_cast<int>(settings.cache_page_size_tokens);
     shape.vocab_size = config.vocab_size;
     shape.page_bytes = page_bytes;
     shape.n_pages = n_all;
@@ -173,10 +168,10 @@ Status reserve_pool(const ModelConfig& config, const Config& settings, const Hos
     CHECK_OK(model->backend->reserve_pages(n_all));
   }
   EngineOptions& o = model->engine_options;
-  o.max_batch_size = input.max_batch_size;
-  o.prefill_chunk_tokens = input.prefill_chunk_tokens;
-  o.page_size = input.page_size;
-  o.context_tokens = input.context_tokens;
+  o.max_batch_size = static_cast<int>(settings.batch_max_batch_size);
+  o.prefill_chunk_tokens = static_cast<int>(settings.batch_prefill_chunk_tokens);
+  o.page_size = static_cast<int>(settings.cache_page_size_tokens);
+  o.context_tokens = model->info.context_tokens;
   o.ageing_us = settings.limits_ageing_ms * 1000;
   o.n_pages = budget.n_pages;
   o.n_swap_pages = budget.n_swap_pages;
@@ -188,8 +183,8 @@ Status reserve_pool(const ModelConfig& config, const Config& settings, const Hos
   o.has_prefix_cache = settings.cache_prefix;
   model->info.kv_pool_bytes = budget.total_bytes;
   model->info.swap_pool_bytes = budget.swap_bytes;
-  model->info.max_batch_size = input.max_batch_size;
-  for (int64_t bytes : page_bytes) model->info.kv_bytes_per_token += bytes / input.page_size;
+  model->info.max_batch_size = o.max_batch_size;
+  for (int64_t bytes : page_bytes) model->info.kv_bytes_per_token += bytes / o.page_size;
   return ok_status();
 }
 
@@ -202,10 +197,10 @@ Status check_vocabulary_size(const ModelConfig& config, const Tokenizer& tokeniz
 
 }  // namespace
 
-Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCacheFiles cache,
+Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCache::Files cache,
                                                 const HostPoolAccess& pool,
                                                 const Config& settings, const HostFacts& host,
-                                                const LoadProgress& progress) {
+                                                int64_t other_bytes, const LoadProgress& progress) {
   auto model = std::make_unique<LoadedModel>();
   ipc::ModelInfo& info = model->info;
   progress("reading model", 0);
@@ -215,7 +210,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, Pac
     if (fstat(file.fd.get(), &st) == 0) info.file_bytes += st.st_size;
     stamp += file_stamp(st);
   }
-  model->pack_cache = std::make_unique<PackCache>(std::move(cache.existing), std::move(cache.fresh), stamp);
+  model->pack_cache = std::make_unique<PackCache>(std::move(cache), stamp);
   CHECK_ASSIGN(model->file, GgufModel::open(std::move(files)));
   CHECK_ASSIGN(ModelConfig config, read_model_config(*model->file, static_cast<int>(settings.model_context_tokens)));
   CHECK_ASSIGN(Vocabulary vocabulary, read_vocabulary(*model->file));
@@ -229,7 +224,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, Pac
   info.n_parameters = config.n_parameters;
   info.vocab_size = config.vocab_size;
   info.n_layers = config.n_layers;
-  CHECK_OK(load_backend(config, settings, host, progress, model.get()));
+  CHECK_OK(load_backend(config, settings, host, other_bytes, progress, model.get()));
   progress("warming up", 0);
   CHECK_OK(reserve_pool(config, settings, host, stamp, pool, progress, model.get()));
   return model;

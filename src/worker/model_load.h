@@ -43,18 +43,14 @@ struct HostPoolAccess {
   std::vector<int> lent_fds;                   // of a decode worker: the prefill workers' pools
   std::function<Status(int64_t bytes)> grow;  // waits until the memfd has this size
 };
-struct PackCacheFiles {  // see WorkerOptions
-  UniqueFd existing, fresh;
-};
-
 using LoadProgress = std::function<void(const std::string& phase, float fraction)>;
 
-// Everything wrong with the files or with the configuration is an error with a message for the operator; a
+// other_bytes: PSS of the rest of the process tree. Everything wrong with the files or with the configuration is an error with a message for the operator; a
 // model without a usable chat template loads all the same.
-Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCacheFiles cache,
+Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCache::Files cache,
                                                 const HostPoolAccess& pool,
                                                 const Config& config, const HostFacts& host,
-                                                const LoadProgress& progress);
+                                                int64_t other_bytes, const LoadProgress& progress);
 
 // One short prompt and two tokens through the whole engine, so that a model that cannot compute is found
 // before it is called ready. Its pages are free again afterwards. On the engine thread.

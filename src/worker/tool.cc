@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "worker/host_facts.h"
 #include "worker/sandbox.h"
 #include "worker/tool_args.h"
 
@@ -44,7 +45,8 @@ int run_tool(const std::string& name, const std::vector<std::string>& args) {
   auto parsed = parse_tool_args(args);
   if (!parsed.ok()) return fail(name, parsed.status(), kExitUsage);
   // Asked before the sandbox closes /proc and /sys.
-  const ToolContext context{std::move(parsed).value(), detect_cpu()};
+  const HostFacts host = read_host_facts();
+  const ToolContext context{std::move(parsed).value(), host.cpu, host.memory_bytes};
   harden_process();
   const auto sandbox = enter_sandbox();
   if (!sandbox.ok()) return fail(name, sandbox.status(), kExitBug);

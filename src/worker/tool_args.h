@@ -36,6 +36,7 @@ Result<std::string> read_tool_text(const ToolArgs& args);
 struct ToolContext {
   ToolArgs args;
   CpuInfo cpu;
+  int64_t memory_bytes = 0;  // as HostFacts
 };
 // Each prints its result on stdout. An error is somebody's input (exit code 78), unless kInternal.
 Result<int> tool_inspect(const ToolContext& context);

@@ -6,12 +6,18 @@
 #include <cstdlib>
 #include <memory>
 
+#include "base/config.h"
+#include "base/process_memory.h"
+#include "cpu/arena.h"
+#include "cpu/cgroup_quota.h"
+#include "cpu/cpu_topology.h"
 #include "cpu/isa_select.h"
 #include "kernels/self_check.h"
 #include "model/weights.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 #include "worker/machine_peak.h"
+#include "worker/memory_plan.h"
 #include "worker/tool_args.h"
 #include "worker/tool_model.h"
 #include "worker/vocabulary_gguf.h"
@@ -20,6 +26,7 @@ namespace tandem {
 
 namespace {
 
+constexpr int64_t kSupervisorBytes = 20 << 20;  // tandemd under load, which does not run here
 constexpr double kSlowReadBytesPerS = 5e9;  // one channel of slow DDR4 reaches twice that
 
 struct Report {
@@ -37,6 +44,11 @@ void check_processor(const CpuInfo& cpu, const std::string& force, Report* repor
   report->line(
       "pass", "processor",
       fmt::format("{}, {} usable cores ({})", cpu.model_name, cpu.n_usable_cores, cpu.limit));
+  report->line("pass", "topology", describe(machine_topology()));
+  report->line("pass", "cpu quota",
+               cpu.quota_cores > 0 ? fmt::format("{:.2f} cores, enough for {} threads", cpu.quota_cores,
+                                                 threads_of_quota(cpu.quota_cores))
+                                   : std::string("none"));
   report->line("pass", "features", fmt::format("{}", fmt::join(cpu.features, " ")));
   const auto chosen = select_kernels(cpu, force);
   if (!chosen.ok()) {
@@ -80,6 +92,37 @@ void check_kernels(const CpuInfo& cpu, Report* report) {
   }
 }
 
+void check_threads(const CpuInfo& cpu, int n_threads, Report* report) {
+  const auto places = team_places(machine_topology(), n_threads);
+  std::string found = fmt::format("a team of {}, placed by the kernel", n_threads);
+  if (!places.empty()) {
+    found = fmt::format("a team of {}, pinned to", n_threads);
+    for (const std::vector<int>& cpus : places) found += fmt::format(" {}", fmt::join(cpus, "+"));
+  }
+  if (n_threads > machine_topology().n_cpus()) {
+    report->line("warn", "threads", found, "more threads than processors: they wait for each other; lower cpu.threads");
+  } else if (cpu.quota_cores > 0 && n_threads > cpu.quota_cores + 1) {
+    report->line("warn", "threads", found, "more threads than the control group's quota pays for; lower cpu.threads");
+  } else {
+    report->line("pass", "threads", found);
+  }
+}
+
+// Read bandwidth behind small pages was half of that behind huge ones in a virtual machine, a few percent less on
+// plain hardware.
+void check_huge_pages(Report* report) {
+  constexpr size_t kBytes = 32u << 20;
+  const auto before = read_process_memory();
+  const auto arena = Arena::allocate(kBytes, "a check of huge pages");
+  const auto after = read_process_memory();
+  if (!before.ok() || !after.ok() || !arena.ok())
+    return report->line("warn", "huge pages", "the kernel does not tell", "mount /proc");
+  const int64_t huge = after->private_huge_bytes - before->private_huge_bytes;
+  if (huge >= static_cast<int64_t>(kBytes / 2)) return report->line("pass", "huge pages", "given to weights and buffers");
+  report->line("warn", "huge pages", "not given: reading weights is slower",
+               "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
+}
+
 void check_speed(const ToolContext& context, int n_threads, Report* report) {
   const auto kernels = select_kernels(context.cpu, context.args.text("--force-isa", ""));
   if (!kernels.ok()) return;  // said already
@@ -95,10 +138,42 @@ void check_speed(const ToolContext& context, int n_threads, Report* report) {
   report->line("pass", "integer peak", fmt::format("{:.0f} Gop/s int8", peak.int8_ops_per_s / 1e9));
 }
 
-Status check_model(const ToolArgs& args, Report* report) {
+// As serving would take it with the operator's settings (--text-fd).
+Status check_memory(const ToolContext& context, const GgufModel& file, const ModelConfig& config,
+                    const ModelWeights& weights, Report* report) {
+  Config settings;
+  if (context.args.text_fd >= 0) {
+    CHECK_ASSIGN(const std::string text, read_tool_text(context.args));
+    CHECK_OK(config_load_text(text, "configuration from tandem", &settings));
+  }
+  CHECK_ASSIGN(const KernelTable* kernels,
+               select_kernels(context.cpu, context.args.text("--force-isa", settings.cpu_force_isa)));
+  CpuBackendOptions backend;
+  backend.kernels = kernels;
+  backend.n_threads = settings.cpu_threads > 0 ? static_cast<int>(settings.cpu_threads) : context.cpu.n_usable_cores;
+  backend.float_activations = settings.cpu_activations == "f32";
+  backend.page_size = static_cast<int>(settings.cache_page_size_tokens);
+  backend.kv_type = settings.cache_element_type == "q8_0" ? KvType::kQ8_0 : KvType::kF16;
+  HostFacts host;
+  host.cpu = context.cpu;
+  host.memory_bytes = context.memory_bytes;
+  const int context_tokens = settings.model_context_tokens > 0
+                                 ? static_cast<int>(std::min<int64_t>(settings.model_context_tokens, config.context_tokens))
+                                 : config.context_tokens;
+  file.release_pages();
+  CHECK_ASSIGN(const ipc::MemoryPlan plan,
+               plan_memory({config, weights, backend, settings, host, context_tokens, kSupervisorBytes}));
+  const Status fits = check_memory_plan(plan);
+  if (fits.ok()) report->line("pass", "memory", describe(plan));
+  else report->line("fail", "memory", fits.message(), "serving would be refused with exit code 78");
+  return ok_status();
+}
+
+Status check_model(const ToolContext& context, Report* report) {
+  const ToolArgs& args = context.args;
   CHECK_ASSIGN(const auto file, open_tool_model(args));
   CHECK_ASSIGN(const ModelConfig config, read_model_config(*file));
-  CHECK_OK(load_weights(*file, config).status());
+  CHECK_ASSIGN(const ModelWeights weights, load_weights(*file, config));
   report->line("pass", "model",
                fmt::format("{}: {}, {} parameters, context {}", file->name(), config.architecture,
                            config.n_parameters, config.context_tokens));
@@ -115,7 +190,7 @@ Status check_model(const ToolArgs& args, Report* report) {
   } else {
     report->line("pass", "chat template", "usable");
   }
-  return {};
+  return check_memory(context, *file, config, weights, report);
 }
 
 }  // namespace
@@ -124,11 +199,13 @@ Result<int> tool_doctor(const ToolContext& context) {
   Report report;
   CHECK_ASSIGN(const int64_t threads, context.args.number("--threads", 0, 0, 1024));
   const int n_threads = threads > 0 ? static_cast<int>(threads) : context.cpu.n_usable_cores;
+  check_threads(context.cpu, n_threads, &report);
+  check_huge_pages(&report);
   check_processor(context.cpu, context.args.text("--force-isa", ""), &report);
   check_kernels(context.cpu, &report);
   check_speed(context, n_threads, &report);
   if (!context.args.model_fds.empty()) {
-    const Status status = check_model(context.args, &report);
+    const Status status = check_model(context, &report);
     if (!status.ok())
       report.line("fail", "model", status.message(), "fetch the file again, or take another model");
   }

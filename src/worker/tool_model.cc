@@ -67,7 +67,7 @@ Result<ToolModel> load_tool_model(const ToolContext& context) {
   options.n_threads = model.n_threads;
   options.float_activations = activations == "f32";
   options.page_size = model.page_size;
-  options.on_progress = show_progress;
+  options.pack.on_progress = show_progress;
   CHECK_ASSIGN(model.backend, create_cpu_backend(config, weights, options));
   model.file->release_pages();
   return model;

@@ -18,6 +18,7 @@
 #include "ipc/channel.h"
 #include "ipc/codec.h"
 #include "worker/mailbox.h"
+#include "worker/memory_plan.h"
 #include "worker/model_load.h"
 #include "worker/request_streams.h"
 #include "worker/sandbox.h"
@@ -155,6 +156,12 @@ std::optional<int> Worker::configure(const ipc::Configure& message) {
   Status status = config_load_text(message.config_toml, "configuration from tandemd", &config_);
   if (status.ok()) status = config_validate(config_);
   if (!status.ok()) return fail(kExitConfig, status.message());
+  // Workers without processors of their own share all of them: together no more threads than cores.
+  const std::string& own = options_.role == ipc::Role::kBoth      ? config_.workers_both_cpus
+                           : options_.role == ipc::Role::kPrefill ? config_.workers_prefill_cpus
+                                                                  : config_.workers_decode_cpus;
+  const int n_sharing = own.empty() ? static_cast<int>(config_workers_sharing_cpus(config_)) : 1;
+  host_.cpu.n_usable_cores = std::max(1, host_.cpu.n_usable_cores / std::max(1, n_sharing));
   return std::nullopt;
 }
 
@@ -193,10 +200,12 @@ void Worker::engine_main(std::vector<GgufFile> files) {
 Result<std::unique_ptr<LoadedModel>> Worker::load(std::vector<GgufFile> files) {
   std::string last_phase;
   int64_t last_us = 0;
-  PackCacheFiles cache{UniqueFd(options_.cache_fd), UniqueFd(options_.new_cache_fd)};
+  PackCache::Files cache{UniqueFd(options_.cache_fd), UniqueFd(options_.new_cache_fd),
+                         configuration_->is_cache_trusted, configuration_->is_cache_shared};
   HostPoolAccess pool{options_.pool_fd, configuration_->generation, options_.lent_pool_fds,
                       [this](int64_t bytes) { return grow_pool(bytes); }};
-  return load_model(std::move(files), std::move(cache), pool, config_, host_, [&](const std::string& phase, float fraction) {
+  return load_model(std::move(files), std::move(cache), pool, config_, host_, configuration_->other_bytes,
+                    [&](const std::string& phase, float fraction) {
     int64_t now = monotonic_us();
     if (phase == last_phase && now - last_us < kProgressUs) return;
     last_phase = phase;
@@ -355,6 +364,8 @@ void Worker::handle_loaded() {
                             {"weight_bytes", m.weight_bytes},
                             {"kv_pool_bytes", m.kv_pool_bytes},
                             {"pool_tokens", m.pool_tokens},
+                            {"predicted_memory_bytes", total_bytes(m.memory)},
+                            {"memory", describe(m.memory)},
                             {"landlock", sandbox_.landlock},
                             {"seccomp", sandbox_.seccomp},
                             {"role", ipc::role_name(options_.role)},
@@ -379,13 +390,20 @@ void Worker::store_weights() {
   if (options_.cache_fd < 0 && options_.new_cache_fd < 0) return;
   PackCache& cache = *model_->pack_cache;
   ipc::WeightsCacheDone done;
-  if (cache.has_kept()) {
+  if (cache.is_hit() && !cache.is_verified()) {
+    Status status = cache.verify(stop_);
+    if (status.code() == StatusCode::kDataLoss) done.damage = status.message();
+  }
+  done.is_whole = cache.is_hit() && cache.is_verified();
+  if (cache.has_kept() && done.damage.empty()) {
     Status status = cache.store(stop_);
     done.is_stored = status.ok();
     if (!status.ok() && !stop_)
       log_warn("weights stay in memory, the next start repacks them", {{"reason", status.message()}});
   }
   mailbox_.post_message(done);
+  if (Status status = cache.move_to_huge_pages(stop_); !status.ok() && !stop_)
+    log_warn("weights stay in small pages", {{"reason", status.message()}});
 }
 
 void Worker::emit(RequestStreams::Output output) {

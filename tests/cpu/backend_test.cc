@@ -98,7 +98,7 @@ TEST_CASE("packing reports progress from above 0 to 1, and needs the weights no 
   auto model = std::make_unique<TinyModel>(make_tiny_model(TinyKind::kVaried, GgmlType::kQ8_0, 1));
   std::vector<float> progress;
   CpuBackendOptions options = ref_options(2);
-  options.on_progress = [&](float p) { progress.push_back(p); };
+  options.pack.on_progress = [&](float p) { progress.push_back(p); };
   auto backend = make_backend(*model, options, 4);
   REQUIRE(progress.size() > 2);
   CHECK(std::is_sorted(progress.begin(), progress.end()));

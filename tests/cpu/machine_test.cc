@@ -20,18 +20,6 @@ TEST_CASE("the CPU is described") {
   CHECK((cpu.limit == "cpu set" || cpu.limit == "cgroup quota"));
 }
 
-TEST_CASE("cgroup quotas count whole cores") {
-  CHECK(cores_of_quota("max 100000") == 0);
-  CHECK(cores_of_quota("-1 100000") == 0);
-  CHECK(cores_of_quota("") == 0);
-  CHECK(cores_of_quota(" ") == 0);
-  CHECK(cores_of_quota("200000 100000") == 2);
-  CHECK(cores_of_quota("350000 100000") == 3);
-  CHECK(cores_of_quota("50000 100000") == 1);
-  CHECK(cores_of_quota("100000 0") == 0);
-  CHECK(cores_of_quota("garbage 5") == 0);
-}
-
 TEST_CASE("kernels: the best column that the features allow, or the forced one") {
   unsetenv("TANDEM_FORCE_ISA");
   CpuInfo bare;

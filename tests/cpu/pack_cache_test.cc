@@ -9,6 +9,9 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <thread>
 
 #include "cpu/packed_model.h"
 #include "tests/cpu/tiny_model.h"
@@ -49,10 +52,14 @@ struct Start {
 
 // Loads as a worker does: from `file`, then stores into `into`, where there is something to store.
 Start start(const TinyModel& model, const KernelTable& kernels, const std::string& stamp, const TempFile* file,
-            const TempFile* into, Status* stored = nullptr) {
+            const TempFile* into, Status* stored = nullptr, bool is_trusted = false) {
   OmpTeam team(2);
-  PackCache cache(file ? file->open_for(O_RDONLY) : UniqueFd(), into ? into->open_for(O_RDWR) : UniqueFd(), stamp);
-  auto packed = PackedModel::pack(model.weights, kernels, &team, {}, &cache);
+  PackCache cache({file ? file->open_for(O_RDONLY) : UniqueFd(), into ? into->open_for(O_RDWR) : UniqueFd(), is_trusted,
+                   false},
+                  stamp);
+  PackOptions options;
+  options.cache = &cache;
+  auto packed = PackedModel::pack(model.weights, kernels, &team, options);
   REQUIRE(packed.ok());
   Start s{std::move(*packed), cache.is_hit(), cache.has_kept(), cache.miss_reason()};
   if (s.has_kept) {
@@ -127,6 +134,7 @@ TEST_CASE("every flipped bit and every cut of the file is found, and the model i
   TempFile file;
   const Start first = start(model, ref, "stamp", nullptr, &file);
   const size_t size = file.size();
+  constexpr size_t kData = 2u << 20;
   constexpr size_t kHeaderAndTable = 112 + 15 * 88;  // 2 layers x 7, and the embedding
   for (size_t at = 0; at < kHeaderAndTable; at += 5) {
     INFO(at);
@@ -136,7 +144,7 @@ TEST_CASE("every flipped bit and every cut of the file is found, and the model i
     check_same(ref, *first.packed, *s.packed);
     file.flip(at);
   }
-  for (size_t at : {size_t{4096}, size_t{4096} + 100000, size - 64}) {
+  for (size_t at : {kData, kData + 100000, size - 64}) {
     INFO(at);
     file.flip(at);
     const Start s = start(model, ref, "stamp", &file, nullptr);
@@ -153,6 +161,105 @@ TEST_CASE("every flipped bit and every cut of the file is found, and the model i
     CHECK_FALSE(s.is_hit);
     check_same(ref, *first.packed, *s.packed);
   }
+}
+
+TEST_CASE("a file taken on trust is checked behind the service") {
+  const KernelTable& ref = kernel_table_ref();
+  const TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 3);
+  TempFile file;
+  start(model, ref, "stamp", nullptr, &file);
+  const auto load = [&](OmpTeam* team, PackCache* cache) {
+    PackOptions options;
+    options.cache = cache;
+    auto packed = PackedModel::pack(model.weights, ref, team, options);
+    REQUIRE(packed.ok());
+    CHECK(cache->is_hit());
+    return std::move(*packed);
+  };
+  OmpTeam team(2);
+  PackCache whole({file.open_for(O_RDONLY), UniqueFd(), true, false}, "stamp");
+  const auto packed = load(&team, &whole);
+  CHECK_FALSE(whole.is_verified());
+  CHECK(whole.verify(std::atomic<bool>{true}).code() == StatusCode::kCancelled);
+  CHECK(whole.verify(kGoOn).ok());
+  CHECK(whole.is_verified());
+
+  file.flip((2u << 20) + 5000);
+  PackCache damaged({file.open_for(O_RDONLY), UniqueFd(), true, false}, "stamp");
+  const auto wrong = load(&team, &damaged);
+  const Status status = damaged.verify(kGoOn);
+  CHECK(status.code() == StatusCode::kDataLoss);
+  CHECK(status.message().find("token_embedding") != std::string::npos);
+  CHECK_FALSE(damaged.is_verified());
+
+  file.flip(100);  // its header is never taken on trust
+  CHECK_FALSE(start(model, ref, "stamp", &file, nullptr, nullptr, true).is_hit);
+}
+
+TEST_CASE("a copied model's stamp is stored once, and then its matrices are not read any more") {
+  const KernelTable& ref = kernel_table_ref();
+  const TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 3);
+  TempFile file, again;
+  start(model, ref, "stamp", nullptr, &file);
+  const Start moved = start(model, ref, "moved", &file, &again);
+  CHECK((moved.is_hit && moved.has_kept));
+  const Start third = start(model, ref, "moved", &again, &file);
+  CHECK((third.is_hit && !third.has_kept));
+  check_same(ref, *moved.packed, *third.packed);
+}
+
+TEST_CASE("what was stored takes the place of the packing thread's copy while others read it") {
+  const KernelTable& ref = kernel_table_ref();
+  const TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 3);
+  TempFile file;
+  OmpTeam team(2);
+  PackCache cache({UniqueFd(), file.open_for(O_RDWR), false, true}, "stamp");
+  PackOptions options;
+  options.cache = &cache;
+  auto packed = PackedModel::pack(model.weights, ref, &team, options);
+  REQUIRE(packed.ok());
+  const PackedMatrix& m = (*packed)->token_embedding;
+  const size_t size = ref.packed_bytes(m.type, m.n_rows, m.n_cols);
+  const std::vector<uint8_t> copy(m.data, m.data + size);
+  std::atomic<bool> is_done{false}, is_same{true};
+  std::thread reader([&] {
+    while (!is_done) {
+      if (std::memcmp(m.data, copy.data(), size) != 0) is_same = false;
+    }
+  });
+  CHECK(cache.store(kGoOn).ok());
+  is_done = true;
+  reader.join();
+  CHECK(is_same);
+  CHECK(std::memcmp(m.data, copy.data(), size) == 0);
+  std::ifstream maps("/proc/self/maps");
+  const std::string text((std::istreambuf_iterator<char>(maps)), {});
+  CHECK(text.find(file.path) != std::string::npos);  // is_shared: also in small pages
+}
+
+TEST_CASE("a private copy takes the place of mapped memory while others read it") {
+  TempFile file;
+  constexpr size_t kSize = (37u << 20) + 5000;
+  std::vector<uint8_t> bytes(kSize);
+  for (size_t i = 0; i < kSize; ++i) bytes[i] = static_cast<uint8_t>(i * 7 + i / 4096);
+  const UniqueFd fd = file.open_for(O_RDWR);
+  REQUIRE(write(fd.get(), bytes.data(), kSize) == static_cast<ssize_t>(kSize));
+  auto mapped = Arena::map_file(fd.get(), kSize);
+  REQUIRE(mapped.ok());
+  std::atomic<bool> is_done{false}, is_same{true};
+  std::thread reader([&] {
+    while (!is_done) {
+      if (std::memcmp(mapped->data(), bytes.data(), kSize) != 0) is_same = false;
+    }
+  });
+  CHECK(Arena::replace_by_copy(mapped->data(), kSize, std::atomic<bool>{true}).code() == StatusCode::kCancelled);
+  CHECK(Arena::replace_by_copy(mapped->data(), kSize, kGoOn).ok());
+  is_done = true;
+  reader.join();
+  CHECK(is_same);
+  const uint8_t changed = static_cast<uint8_t>(bytes[1000] ^ 1);
+  REQUIRE(pwrite(fd.get(), &changed, 1, 1000) == 1);  // the file is not looked at any more
+  CHECK(std::memcmp(mapped->data(), bytes.data(), kSize) == 0);
 }
 
 TEST_CASE("a full disk is an error of store(), the packed weights stay") {
@@ -177,8 +284,10 @@ TEST_CASE("stop ends store() early") {
   OmpTeam team(1);
   const TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 3);
   TempFile file;
-  PackCache cache(UniqueFd(), file.open_for(O_RDWR), "stamp");
-  REQUIRE(PackedModel::pack(model.weights, kernel_table_ref(), &team, {}, &cache).ok());
+  PackCache cache({UniqueFd(), file.open_for(O_RDWR), false, false}, "stamp");
+  PackOptions options;
+  options.cache = &cache;
+  REQUIRE(PackedModel::pack(model.weights, kernel_table_ref(), &team, options).ok());
   const std::atomic<bool> stop{true};
   CHECK(cache.store(stop).code() == StatusCode::kCancelled);
   CHECK(file.size() == 0);

@@ -8,9 +8,11 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
+#include "base/process_memory.h"
 #include "gguf/gguf_reader.h"
 #include "tests/gguf/gguf_writer.h"
 
@@ -140,6 +142,23 @@ TEST_CASE("the real models open", "[golden]") {
   REQUIRE(gemma.status().message() == "");
   CHECK((*gemma)->tensors().size() == 236);
   CHECK((*(*gemma)->get_array("tokenizer.ggml.tokens"))->strings.size() == 262144);
+}
+
+TEST_CASE("pages of a part of a real file are given back, and come back with the same bytes", "[golden]") {
+  const char* dir = std::getenv("TANDEM_MODELS_DIR");
+  if (dir == nullptr) FAIL("TANDEM_MODELS_DIR is not set: the folder of the two test models");
+  auto model = open_paths({std::string(dir) + "/SmolLM2-135M-Instruct.Q4_1.gguf"});
+  REQUIRE(model.ok());
+  const GgufTensor* tensor = (*model)->find_tensor("token_embd.weight");
+  REQUIRE(tensor != nullptr);
+  const std::vector<uint8_t> copy(tensor->data, tensor->data + tensor->n_bytes);
+  const int64_t before = read_process_memory()->rss_bytes;
+  (*model)->release_pages(tensor->data, tensor->n_bytes);
+  const int64_t after = read_process_memory()->rss_bytes;
+  CHECK(before - after > static_cast<int64_t>(tensor->n_bytes) * 9 / 10);
+  CHECK(std::memcmp(tensor->data, copy.data(), copy.size()) == 0);
+  (*model)->release_pages(copy.data(), copy.size());  // not of the file: untouched
+  CHECK(std::memcmp(tensor->data, copy.data(), copy.size()) == 0);
 }
 
 TEST_CASE("C-39: a real file cut at a tenth, at 99 % and by its last byte", "[golden]") {

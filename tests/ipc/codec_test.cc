@@ -68,7 +68,9 @@ TokenEvents full_events() {
 }  // namespace
 
 TEST_CASE("messages to the worker keep every field") {
-  Configure c = round_trip(Configure{3, "[a]\nb = 1\n", {"m1", "m2"}, 9, Role::kDecode});
+  Configure c = round_trip(
+      Configure{3, "[a]\nb = 1\n", {"m1", "m2"}, 9, Role::kDecode, true, true, int64_t{1} << 40});
+  CHECK((c.is_cache_trusted && c.is_cache_shared && c.other_bytes == int64_t{1} << 40));
   CHECK((c.protocol == 3 && c.config_toml == "[a]\nb = 1\n" && c.generation == 9 && c.role == Role::kDecode));
   CHECK(c.model_names == std::vector<std::string>{"m1", "m2"});
 
@@ -121,15 +123,20 @@ TEST_CASE("messages from the worker keep every field") {
   Fatal f = round_trip(Fatal{78, "why"});
   CHECK((f.exit_code == 78 && f.message == "why"));
 
-  CHECK(round_trip(WeightsCacheDone{true}).is_stored);
+  WeightsCacheDone done = round_trip(WeightsCacheDone{true, true, "torn"});
+  CHECK((done.is_stored && done.is_whole && done.damage == "torn"));
 
-  ModelInfo m{"n", "llama", "Q4_1", "cpu", "avx2", 1, 2, 3, 4, 5, true, "bad", 6, 7, 8, 80, 9, 10};
+  ModelInfo m{"n", "llama", "Q4_1", "cpu", "avx2", 1, 2, 3, 4, 5, true, "bad", 6, 7, 8, 80, 9, 10,
+              {11, 12, 13, 14, 15, 16, true}};
   m = round_trip(Ready{m}).model;
   CHECK((m.name == "n" && m.architecture == "llama" && m.quantization == "Q4_1" && m.device == "cpu"));
   CHECK((m.isa == "avx2" && m.n_parameters == 1 && m.file_bytes == 2 && m.context_tokens == 3));
   CHECK((m.vocab_size == 4 && m.n_layers == 5 && m.has_chat_template && m.chat_template_error == "bad"));
   CHECK((m.pool_tokens == 6 && m.kv_bytes_per_token == 7 && m.kv_pool_bytes == 8 && m.swap_pool_bytes == 80 && m.weight_bytes == 9));
   CHECK(m.max_batch_size == 10);
+  CHECK((m.memory.weights_bytes == 11 && m.memory.kv_pool_bytes == 12 && m.memory.scratch_bytes == 13));
+  CHECK((m.memory.process_bytes == 14 && m.memory.other_bytes == 15 && m.memory.budget_bytes == 16));
+  CHECK(m.memory.is_configured);
 
   PrepareReply p = round_trip(PrepareReply{1, true, "e", "c", {4, 5}, kBytes});
   CHECK((p.id == 1 && p.ok && p.error == "e" && p.error_code == "c" && p.prompt_text == kBytes));

@@ -131,9 +131,12 @@ def test_bench_prints_exactly_the_agreed_json():
 def test_doctor(tmp_path):
     out, _ = tandem("doctor", "--model", SMOLLM2, "--state", tmp_path)
     for word in ["state folder", "features", "kernels", "matmul Q4_1", "attention", "memory bandwidth", "integer peak",
-                 "chat template"]:
+                 "chat template", "topology", "cpu quota", "huge pages", "a team of", "MiB weights", "MiB KV pool"]:
         assert word in out, word
     assert "\nfail" not in out
+    (tmp_path / "small.toml").write_text("[workers]\nmemory_budget_bytes = 100000000\n[cache]\nkv_pool_bytes = 67108864\n")
+    out, _ = tandem("doctor", "--model", SMOLLM2, "--state", tmp_path, "--config", tmp_path / "small.toml", code=1)
+    assert "fail  memory " in out and "64.0 MiB KV pool" in out and "100000000" in out
     out, _ = tandem("doctor", "--force-isa", "avx9000", "--state", tmp_path, code=1)
     assert "\nfail  kernels" in out and "remedy" in out
     (tmp_path / "file").write_text("x")

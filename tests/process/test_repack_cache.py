@@ -33,7 +33,7 @@ def start(state, model, expect, stores=True, settings=()):
 
 
 def cache_file(state):
-    files = os.listdir(os.path.join(state, "cache"))
+    files = [f for f in os.listdir(os.path.join(state, "cache")) if f.endswith(".weights")]
     assert len(files) == 1, files
     return os.path.join(state, "cache", files[0])
 
@@ -121,3 +121,96 @@ def test_a_cache_folder_that_takes_no_file_does_not_matter(first, tmp_path, fold
     for _ in range(2):
         text = start(tmp_path / "state", SMOLLM2, MISS, stores=False, settings=[f"paths.cache_dir={folder}"])
         assert text == first[1]
+
+
+def mark_of(state):
+    return cache_file(state) + ".whole"
+
+
+def test_after_an_orderly_stop_the_check_comes_behind_the_service(first, tmp_path):
+    state = copy_of(first, tmp_path)
+    assert start(state, SMOLLM2, HIT) == first[1]  # a copied file has another stamp: checked first
+    assert os.path.exists(mark_of(state))
+    path = cache_file(state)
+    times = os.stat(path)
+    flip(path, times.st_size // 2)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a bad disk would: nothing tells but the checksum
+    a = Appliance(state, settings=[POOL])
+    try:
+        wait_for(a, "cause=weights")
+        assert "checksum" in a.log()
+        wait_for(a, STORED)
+        a.wait_ready()
+        assert a.client().completions.create(model=a.model_name, **ASK).choices[0].text == first[1]
+    finally:
+        assert a.stop() == 0
+    assert start(state, SMOLLM2, HIT) == first[1]
+
+
+def test_a_killed_tandemd_leaves_no_mark(first, tmp_path):
+    state = copy_of(first, tmp_path)
+    assert start(state, SMOLLM2, HIT) == first[1]
+    a = Appliance(state, settings=[POOL])
+    a.process.kill()
+    a.process.wait()
+    assert not os.path.exists(mark_of(state))
+    assert start(state, SMOLLM2, HIT) == first[1]
+
+
+def test_a_worker_killed_while_it_stores_leaves_nothing_behind(first, tmp_path):
+    a = Appliance(tmp_path / "state", settings=[POOL])
+    try:
+        for _ in range(3):
+            a.kill_worker()
+            a.wait_ready()
+        wait_for(a, STORED)
+        names = os.listdir(tmp_path / "state" / "cache")
+        assert len([n for n in names if ".weights" in n]) == 1, names
+        assert a.client().completions.create(model=a.model_name, **ASK).choices[0].text == first[1]
+    finally:
+        assert a.stop() == 0
+    assert start(tmp_path / "state", SMOLLM2, HIT) == first[1]
+
+
+def weights_pss(pid):
+    """(PSS, mapped bytes) of the weights file in a process."""
+    pss = size = 0
+    inside = False
+    with open(f"/proc/{pid}/smaps", encoding="ascii", errors="replace") as f:
+        for line in f:
+            if "-" in line.split(" ")[0] and ":" not in line.split(" ")[0]:
+                inside = ".weights" in line or "(deleted)" in line and "/cache/" in line
+            elif inside and line.startswith("Pss:"):
+                pss += int(line.split()[1]) * 1024
+            elif inside and line.startswith("Size:"):
+                size += int(line.split()[1]) * 1024
+    return pss, size
+
+
+def test_two_workers_share_one_copy(first, tmp_path):
+    state = copy_of(first, tmp_path)
+    size = os.path.getsize(cache_file(state))
+    a = Appliance(state, settings=[POOL, "workers.both=2"])
+    try:
+        wait_for(a, HIT, n=2)
+        a.client().completions.create(model=a.model_name, **ASK)
+        seen = [weights_pss(pid) for pid in a.worker_pids()]
+        assert len(seen) == 2 and all(mapped > 0.95 * size for _, mapped in seen), seen
+        assert 0.9 * size < sum(pss for pss, _ in seen) < 1.1 * size, (size, seen)
+    finally:
+        assert a.stop() == 0
+
+
+def test_the_models_digest_is_told_and_remembered(first, tmp_path):
+    wanted = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+    for _ in range(2):
+        a = Appliance(tmp_path / "state", settings=[POOL])
+        try:
+            end = time.time() + 60
+            while a.status()["model"]["sha256"] != wanted:
+                assert time.time() < end, a.status()["model"]
+                time.sleep(0.05)
+        finally:
+            assert a.stop() == 0
+    with open(tmp_path / "state" / "cache" / "model_digests", encoding="ascii") as f:
+        assert [line.split()[1] for line in f] == [wanted]

@@ -1,6 +1,7 @@
 // Where a worker's file of packed weights comes from and how it gets its name.
 #include "supervisor/weights_cache.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -75,6 +76,37 @@ TEST_CASE("packed weights: a missing folder, a link or a folder in the way are n
   CHECK_FALSE(blocked.existing.valid());
   CHECK_FALSE(publish_weights_cache(&blocked).ok());
   CHECK(f.n_files() == 1);
+}
+
+TEST_CASE("packed weights: the mark of an orderly stop is of one file and is taken once") {
+  CacheFolder f;
+  f.store("/a/m.gguf", "one");
+  WeightsCache cache = open_weights_cache(f.path, "/a/m.gguf", {});
+  CHECK(take_whole_mark(cache).empty());
+  CHECK_FALSE(cache.stamp.empty());
+  leave_whole_mark(cache);
+  CHECK(take_whole_mark(cache) == cache.stamp);
+  CHECK(take_whole_mark(cache).empty());
+  leave_whole_mark(cache);
+  f.store("/a/m.gguf", "two");  // the mark of the older file goes with it
+  CHECK(take_whole_mark(cache).empty());
+  CHECK(open_weights_cache(f.path, "/a/m.gguf", {}).stamp != cache.stamp);
+  remove_weights_cache(cache);
+  CHECK(f.n_files() == 0);
+}
+
+TEST_CASE("packed weights: files of models unused for a month go when a new one comes") {
+  CacheFolder f;
+  f.store("/a/m.gguf", "one");
+  f.store("/b/m.gguf", "two");
+  std::ofstream(f.path + "/model_hashes") << "not ours";
+  const std::string old = f.path + "/" + open_weights_cache(f.path, "/a/m.gguf", {}).name;
+  const timespec times[2] = {{time(nullptr) - 31 * 24 * 3600, 0}, {0, UTIME_OMIT}};
+  REQUIRE(utimensat(AT_FDCWD, old.c_str(), times, 0) == 0);
+  f.store("/b/m.gguf", "three");
+  CHECK(f.n_files() == 2);
+  CHECK(f.stored("/a/m.gguf").empty());
+  CHECK(f.stored("/b/m.gguf") == "three");
 }
 
 TEST_CASE("packed weights with which a worker dies while it loads are not given to the next one") {

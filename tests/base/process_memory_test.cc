@@ -1,0 +1,34 @@
+// What the kernel says of this process's memory.
+#include "base/process_memory.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <vector>
+
+namespace tandem {
+
+TEST_CASE("process memory: the fields of smaps_rollup") {
+  const ProcessMemory m = parse_smaps_rollup(
+      "55d0-7ffd ---p 00000000 00:00 0          [rollup]\n"
+      "Rss:                2048 kB\nPss:                 100 kB\nPss_Anon:             70 kB\n"
+      "AnonHugePages:         4 kB\nShmemPmdMapped:        8 kB\nFilePmdMapped:        12 kB\n");
+  CHECK(m.rss_bytes == 2048 * 1024);
+  CHECK(m.pss_bytes == 100 * 1024);
+  CHECK(m.private_huge_bytes == 4 * 1024);
+  CHECK(m.memfd_huge_bytes == 8 * 1024);
+  CHECK(m.file_huge_bytes == 12 * 1024);
+  CHECK(parse_smaps_rollup("").pss_bytes == 0);
+}
+
+TEST_CASE("process memory: what was touched is counted") {
+  const auto before = read_process_memory();
+  REQUIRE(before.ok());
+  CHECK(before->pss_bytes > 0);
+  std::vector<char> block(64 << 20);
+  std::memset(block.data(), 1, block.size());
+  const auto after = read_process_memory();
+  REQUIRE(after.ok());
+  CHECK(after->pss_bytes - before->pss_bytes > 60 << 20);
+}
+
+}  // namespace tandem
