@@ -69,6 +69,12 @@ def undisturbed(args, measure):
     return {}
 
 
+def save(figures, args):
+    if args.json:
+        with open(args.json, "w") as f:
+            json.dump(figures, f, indent=1)
+
+
 def add_round(figures, args, everyone, model):
     entry = figures["models"].setdefault(os.path.basename(model), {})
     limits = runners.output_of([os.path.join(args.build, "tests/bench/machine_bench"), "", str(args.threads)])
@@ -88,6 +94,7 @@ def add_round(figures, args, everyone, model):
         say(f"  {program.name}: " + ", ".join(f"{k} {v:.3g}" if v < 10 else f"{k} {v:.1f}" for k, v in values.items()))
         for key, value in values.items():
             into.setdefault(key, []).append(value)
+        save(figures, args)  # after each program: a round of a large model may be cut short
 
 
 # --- report -----------------------------------------------------------------------------------------------
@@ -180,9 +187,6 @@ def main():
             for model in map(os.path.abspath, args.model):
                 say(f"round {i + 1} of {args.rounds}: {os.path.basename(model)}")
                 add_round(figures, args, everyone, model)
-                if args.json:
-                    with open(args.json, "w") as f:
-                        json.dump(figures, f, indent=1)
     if figures["machine"]:
         print(report(figures, args.scaled))
 
