@@ -26,11 +26,22 @@ TANDEM_SIMD void round_rows(const float* x, int64_t ldx, int64_t n, RoundedRows*
   for (int r = 0; r < kRows; ++r) {
     for (int64_t k = 0; k < n; k += 32) {
       const float* from = x + r * ldx + k;
-      const __m512bh both =
-          _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
-      memcpy(&out->x[r][k], &both, 64);
+      const __m512i both = reinterpret_cast<__m512i>(
+          _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from)));
+      _mm512_storeu_si512(&out->x[r][k], both);
     }
   }
+}
+
+// sum + a * b in pairs of bfloat16, which integer vectors hold: clang 16 ends by itself (stack overflow) where it
+// optimizes a loop of the intrinsic or of variables of its type.
+TANDEM_SIMD __m512 add_products(__m512 sum, __m512i a, __m512i b) {
+#ifdef __clang__
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+#else
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+#endif
 }
 
 // y[kRows][kTiles * 16] (+)= rows[kRows][n] * weights; a tile's weights of k are 16 bfloat16 at 32 k.
@@ -48,19 +59,19 @@ void multiply(const uint8_t* tile, size_t bytes, int64_t n, const RoundedRows& r
     }
   }
   for (int64_t k = 0; k < n; k += 2, tile += 64) {
-    __m512bh w[kTiles];
+    __m512i w[kTiles];
 #pragma GCC unroll 4
     for (int t = 0; t < kTiles; ++t) {
       const __m512i two = _mm512_load_si512(tile + static_cast<size_t>(t) * bytes);
-      w[t] = reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(pairs, two));
+      w[t] = _mm512_permutexvar_epi16(pairs, two);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       int32_t pair;
       memcpy(&pair, &rows.x[r][k], 4);
-      const __m512bh x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+      const __m512i x = _mm512_set1_epi32(pair);
 #pragma GCC unroll 4
-      for (int t = 0; t < kTiles; ++t) acc[t][r] = _mm512_dpbf16_ps(acc[t][r], w[t], x);
+      for (int t = 0; t < kTiles; ++t) acc[t][r] = add_products(acc[t][r], w[t], x);
     }
   }
 #pragma GCC unroll 4
