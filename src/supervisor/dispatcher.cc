@@ -2,6 +2,8 @@
 #include "supervisor/dispatcher.h"
 
 #include <algorithm>
+#include <functional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -246,9 +248,8 @@ int Dispatcher::best_prefiller(const Request& r) const {
     least = std::min(least, lane.n_prompts);
   }
   if (ready.empty()) return -1;
-  uint64_t hash = 0xcbf29ce484222325;
-  for (size_t i = 0; i < std::min<size_t>(r.in.prompt.size(), kAffinityTokens); ++i)
-    hash = (hash ^ static_cast<uint32_t>(r.in.prompt[i])) * 0x100000001b3;
+  const size_t n_bytes = std::min(r.in.prompt.size(), kAffinityTokens) * sizeof(r.in.prompt[0]);
+  const size_t hash = std::hash<std::string_view>{}({reinterpret_cast<const char*>(r.in.prompt.data()), n_bytes});
   for (size_t k = 0; k < ready.size(); ++k) {
     int lane = ready[(hash + k) % ready.size()];
     if (lanes_[lane].n_prompts <= least + 1) return lane;

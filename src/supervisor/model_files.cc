@@ -12,6 +12,8 @@
 #include <cstring>
 #include <memory>
 
+#include "base/file_stamp.h"
+
 namespace tandem {
 namespace {
 
@@ -148,11 +150,7 @@ std::string model_stamp(const std::string& path) {
       stamp += "-;";
       continue;
     }
-    for (int64_t v : {static_cast<int64_t>(st.st_dev), static_cast<int64_t>(st.st_ino),
-                      static_cast<int64_t>(st.st_size), static_cast<int64_t>(st.st_mtim.tv_sec),
-                      static_cast<int64_t>(st.st_mtim.tv_nsec)})
-      stamp += std::to_string(v) + ",";
-    stamp += ";";
+    stamp += file_stamp(st) + ";";
   }
   return stamp;
 }

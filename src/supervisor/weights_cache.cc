@@ -15,6 +15,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/file_stamp.h"
+
 namespace tandem {
 namespace {
 
@@ -50,13 +52,7 @@ UniqueFd open_existing(const std::string& path) {
 
 std::string stamp_of(int fd) {
   struct stat st;
-  if (fd < 0 || fstat(fd, &st) != 0) return "";
-  std::string stamp;
-  for (int64_t v : {static_cast<int64_t>(st.st_dev), static_cast<int64_t>(st.st_ino),
-                    static_cast<int64_t>(st.st_size), static_cast<int64_t>(st.st_mtim.tv_sec),
-                    static_cast<int64_t>(st.st_mtim.tv_nsec)})
-    stamp += std::to_string(v) + ",";
-  return stamp;
+  return fd < 0 || fstat(fd, &st) != 0 ? "" : file_stamp(st);
 }
 
 struct StoredFile {

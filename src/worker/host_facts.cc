@@ -9,6 +9,7 @@
 #include <fstream>
 #include <string>
 
+#include "base/file_stamp.h"
 #include "base/process_memory.h"
 
 namespace tandem {
@@ -51,11 +52,7 @@ int64_t parse_memory_limit(const char* text) {
 HostFacts read_host_facts() {
   HostFacts facts;
   struct stat st{};
-  if (stat("/proc/self/exe", &st) == 0) {
-    for (int64_t v : {static_cast<int64_t>(st.st_dev), static_cast<int64_t>(st.st_ino), static_cast<int64_t>(st.st_size),
-                      static_cast<int64_t>(st.st_mtim.tv_sec), static_cast<int64_t>(st.st_mtim.tv_nsec)})
-      facts.program_stamp += std::to_string(v) + ",";
-  }
+  if (stat("/proc/self/exe", &st) == 0) facts.program_stamp = file_stamp(st);
   facts.cpu = detect_cpu();
   struct sysinfo info{};
   if (sysinfo(&info) == 0) facts.memory_bytes = static_cast<int64_t>(info.totalram) * info.mem_unit;

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/clock.h"
+#include "base/file_stamp.h"
 #include "base/log.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/isa_select.h"
@@ -66,27 +67,25 @@ Result<int> context_in_force(const Config& config, const ModelConfig& model) {
   return static_cast<int>(wanted);
 }
 
-// Changes with the file's contents: also where a copy in place keeps size and mtime, by ctime.
-std::string file_stamp(const struct stat& st) {
-  std::string stamp;
-  for (int64_t v : {static_cast<int64_t>(st.st_dev), static_cast<int64_t>(st.st_ino),
-                    static_cast<int64_t>(st.st_size), static_cast<int64_t>(st.st_mtim.tv_sec),
-                    static_cast<int64_t>(st.st_mtim.tv_nsec), static_cast<int64_t>(st.st_ctim.tv_sec),
-                    static_cast<int64_t>(st.st_ctim.tv_nsec)})
-    stamp += std::to_string(v) + ",";
-  return stamp + ";";
+}  // namespace
+
+CpuBackendOptions serving_options(const Config& settings, const CpuInfo& cpu, const KernelTable& kernels) {
+  CpuBackendOptions options;
+  options.kernels = &kernels;
+  options.n_threads = settings.cpu_threads > 0 ? static_cast<int>(settings.cpu_threads) : cpu.n_usable_cores;
+  options.float_activations = settings.cpu_activations == "f32";
+  options.page_size = static_cast<int>(settings.cache_page_size_tokens);
+  options.kv_type = settings.cache_element_type == "q8_0" ? KvType::kQ8_0 : KvType::kF16;
+  return options;
 }
+
+namespace {
 
 Status load_backend(const ModelConfig& config, const Config& settings, const HostFacts& host, int64_t other_bytes,
                     const LoadProgress& progress, LoadedModel* model) {
   CHECK_ASSIGN(const KernelTable* kernels, select_kernels(host.cpu, settings.cpu_force_isa));
   CHECK_ASSIGN(ModelWeights weights, load_weights(*model->file, config));
-  CpuBackendOptions options;
-  options.kernels = kernels;
-  options.n_threads = settings.cpu_threads > 0 ? static_cast<int>(settings.cpu_threads) : host.cpu.n_usable_cores;
-  options.float_activations = settings.cpu_activations == "f32";
-  options.page_size = static_cast<int>(settings.cache_page_size_tokens);
-  options.kv_type = settings.cache_element_type == "q8_0" ? KvType::kQ8_0 : KvType::kF16;
+  CpuBackendOptions options = serving_options(settings, host.cpu, *kernels);
   options.touch_pools_later = true;
   options.pack.cache = model->pack_cache.get();
   options.pack.on_progress = [&](float fraction) { progress("repacking weights", fraction); };
@@ -208,7 +207,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, Pac
   for (const GgufFile& file : files) {
     struct stat st{};
     if (fstat(file.fd.get(), &st) == 0) info.file_bytes += st.st_size;
-    stamp += file_stamp(st);
+    stamp += file_stamp(st) + file_change_stamp(st) + ";";  // also where a copy in place keeps size and mtime
   }
   model->pack_cache = std::make_unique<PackCache>(std::move(cache), stamp);
   CHECK_ASSIGN(model->file, GgufModel::open(std::move(files)));

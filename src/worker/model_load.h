@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "base/status.h"
+#include "cpu/cpu_backend.h"
 #include "cpu/pack_cache.h"
 #include "engine/engine.h"
 #include "gguf/gguf_reader.h"
@@ -45,12 +46,15 @@ struct HostPoolAccess {
 };
 using LoadProgress = std::function<void(const std::string& phase, float fraction)>;
 
-// other_bytes: PSS of the rest of the process tree. Everything wrong with the files or with the configuration is an error with a message for the operator; a
-// model without a usable chat template loads all the same.
+// other_bytes: PSS of the rest of the process tree. Everything wrong with the files or with the configuration is an
+// error with a message for the operator; a model without a usable chat template loads all the same.
 Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCache::Files cache,
                                                 const HostPoolAccess& pool,
                                                 const Config& config, const HostFacts& host,
                                                 int64_t other_bytes, const LoadProgress& progress);
+
+// What these settings say of the CPU backend, before caches and callbacks.
+CpuBackendOptions serving_options(const Config& settings, const CpuInfo& cpu, const KernelTable& kernels);
 
 // One short prompt and two tokens through the whole engine, so that a model that cannot compute is found
 // before it is called ready. Its pages are free again afterwards. On the engine thread.

@@ -18,6 +18,7 @@
 #include "tokenizer/tokenizer.h"
 #include "worker/machine_peak.h"
 #include "worker/memory_plan.h"
+#include "worker/model_load.h"
 #include "worker/tool_args.h"
 #include "worker/tool_model.h"
 #include "worker/vocabulary_gguf.h"
@@ -148,12 +149,7 @@ Status check_memory(const ToolContext& context, const GgufModel& file, const Mod
   }
   CHECK_ASSIGN(const KernelTable* kernels,
                select_kernels(context.cpu, context.args.text("--force-isa", settings.cpu_force_isa)));
-  CpuBackendOptions backend;
-  backend.kernels = kernels;
-  backend.n_threads = settings.cpu_threads > 0 ? static_cast<int>(settings.cpu_threads) : context.cpu.n_usable_cores;
-  backend.float_activations = settings.cpu_activations == "f32";
-  backend.page_size = static_cast<int>(settings.cache_page_size_tokens);
-  backend.kv_type = settings.cache_element_type == "q8_0" ? KvType::kQ8_0 : KvType::kF16;
+  const CpuBackendOptions backend = serving_options(settings, context.cpu, *kernels);
   HostFacts host;
   host.cpu = context.cpu;
   host.memory_bytes = context.memory_bytes;
