@@ -52,6 +52,8 @@ HEAVY = {"CLI/": 1, "toml++/": 1, "spdlog/": 1, "httplib.h": 4, "nlohmann/": 8}
 # kernels/ sees C-like standard headers and intrinsics only.
 KERNEL_HEADERS = {"stddef.h", "stdint.h", "string.h", "math.h", "float.h", "limits.h", "immintrin.h", "arm_neon.h",
                   "assert.h", "stdlib.h", "stdio.h"}
+# CUDA's own headers: .cu and .cuh of kernels/, and gpu/ without gpu_backend.h, the one header others include.
+CUDA_HEADERS = {"cuda_runtime_api.h", "cuda_runtime.h", "cuda_fp16.h", "cuda_bf16.h", "cuda.h"}
 
 
 def room_of(path):
@@ -82,6 +84,11 @@ def check(files):
                 if other != room and other not in ARROWS[room]:
                     problems.append(f"{at} may not include {other} ({name})")
                 continue
+            if not quoted and name in CUDA_HEADERS:
+                if not (room == "kernels" and path.endswith((".cu", ".cuh"))) and \
+                        not (room == "gpu" and not path.endswith("/gpu_backend.h")):
+                    problems.append(f"{at} may not include <{name}>: CUDA types live in .cu, .cuh and gpu/")
+                continue
             prefix = next((p for p in THIRD_PARTY if name.startswith(p)), None)
             if prefix and room not in THIRD_PARTY[prefix]:
                 problems.append(f"{at} may not include <{name}>")
@@ -106,6 +113,8 @@ PLANTED = {
     "json outside the API": {"src/engine/a.cc": "#include <nlohmann/json.hpp>"},
     "heavy header in a header": {"src/ctl/a.h": "#include <CLI/CLI.hpp>"},
     "unknown library": {"src/engine/a.cc": "#include <boost/any.hpp>"},
+    "CUDA in a plain kernel header": {"kernels/a.h": "#include <cuda_runtime_api.h>"},
+    "CUDA in the backend's header": {"gpu/gpu_backend.h": "#include <cuda_runtime_api.h>"},
     "unknown room": {"src/misc/a.cc": ""},
 }
 
