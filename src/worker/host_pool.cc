@@ -190,11 +190,10 @@ Result<std::unique_ptr<HostPool>> HostPool::open_reader(int fd, const HostPoolSh
   return std::unique_ptr<HostPool>(new HostPool(std::move(shape), memory, static_cast<size_t>(n_bytes)));
 }
 
-Status HostPool::touch(const std::atomic<bool>& stop, const std::function<void(float)>& on_progress) {
-  constexpr size_t kSlice = 8u << 20;  // a few milliseconds between looks at `stop`
+Status HostPool::touch(const std::atomic<bool>& stop) {
+  constexpr size_t kSlice = 2u << 20;  // a millisecond: others' page faults and mappings wait for it
   for (size_t at = 0; at < n_bytes_; at += kSlice) {
     if (stop.load(std::memory_order_relaxed)) return ok_status();
-    if (on_progress) on_progress(static_cast<float>(at) / static_cast<float>(n_bytes_));
     if (madvise(memory_ + at, std::min(kSlice, n_bytes_ - at), MADV_POPULATE_WRITE) == 0) continue;
     if (errno == EINVAL) break;  // this kernel cannot: pages come as they are used
     if (errno != EINTR && errno != EAGAIN)

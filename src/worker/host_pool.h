@@ -12,7 +12,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,7 +54,7 @@ class HostPool : public PageLedger {
   const HostPoolShape& shape() const { return shape_; }
   uint64_t generation() const;
   // Commits the memory: until done or `stop`. Any thread. kExhausted: it is not there.
-  Status touch(const std::atomic<bool>& stop, const std::function<void(float)>& on_progress = {});
+  Status touch(const std::atomic<bool>& stop);
   bool is_committed() const;  // by this worker or an earlier one: touch() only fills page tables
 
   // Copies a lent page: kInvalidArgument for a page that is not in the pool, kUnavailable when the owner is

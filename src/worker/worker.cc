@@ -377,12 +377,12 @@ void Worker::handle_loaded() {
   next_beat_us_ = monotonic_us();
 }
 
-// Behind everybody else: whatever the engine needs first it takes by itself.
+// Behind everybody else: whatever the engine needs first it takes by itself. Memory that is not there ends the worker
+// here, with the reason, and not at some later store into a page.
 void Worker::touch_pool() {
   setpriority(PRIO_PROCESS, 0, 19);  // this thread
   Status status = model_->host_pool ? model_->host_pool->touch(stop_) : model_->backend->touch_pages(stop_);
-  if (!status.ok())
-    log_warn("KV pool is larger than free memory", {{"reason", status.message()}});
+  if (!status.ok()) mailbox_.post_fatal({exit_code_of(status), status.message()});
 }
 
 // The file has no name yet: a death in the middle leaves nothing behind.

@@ -82,6 +82,16 @@ TEST_CASE("sealed pages outlive their owner, others do not") {
   CHECK(pool->page_memory(0, 3)[63] == 0xa5);
 }
 
+TEST_CASE("memory that cannot be committed is said") {
+  Memory memory;
+  auto pool = memory.open();
+  REQUIRE(ftruncate(memory.fd.get(), 4096) == 0);
+  Status status = pool->touch(std::atomic<bool>{false});
+  CHECK(status.code() == StatusCode::kExhausted);
+  CHECK(status.message().find("no memory for the host pool: 0 of ") == 0);
+  CHECK_FALSE(pool->is_committed());
+}
+
 TEST_CASE("another model's, build's or shape's pages are wiped") {
   Memory memory;
   seal(memory.open(1).get(), 0, 3, 0xa5);

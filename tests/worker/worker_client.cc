@@ -18,7 +18,8 @@ constexpr int kFirstHighFd = 100;  // above what the child's fixed numbers could
 constexpr int kPatienceMs = 120'000;
 }  // namespace
 
-WorkerClient::WorkerClient(const std::string& model_path, const std::string& config_toml) {
+WorkerClient::WorkerClient(const std::string& model_path, const std::string& config_toml, int pool_fd)
+    : pool_fd_(pool_fd) {
   auto pair = ipc::channel_pair();
   REQUIRE(pair.ok());
   UniqueFd model_fd(open(model_path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -26,12 +27,15 @@ WorkerClient::WorkerClient(const std::string& model_path, const std::string& con
   REQUIRE(model_fd.valid());
   UniqueFd channel_high(fcntl(pair->second.get(), F_DUPFD_CLOEXEC, kFirstHighFd));
   UniqueFd model_high(fcntl(model_fd.get(), F_DUPFD_CLOEXEC, kFirstHighFd));
+  UniqueFd pool_high(pool_fd < 0 ? -1 : fcntl(pool_fd, F_DUPFD_CLOEXEC, kFirstHighFd));
   pid_ = fork();
   REQUIRE(pid_ >= 0);
   if (pid_ == 0) {
     dup2(channel_high.get(), 3);
     dup2(model_high.get(), 4);
-    execl(TANDEM_WORKER, "tandem-worker", "--role", "both", "--channel-fd", "3", "--model-fds", "4", nullptr);
+    if (pool_fd >= 0) dup2(pool_high.get(), 5);
+    execl(TANDEM_WORKER, "tandem-worker", "--role", "both", "--channel-fd", "3", "--model-fds", "4",
+          pool_fd < 0 ? nullptr : "--pool-fd", "5", nullptr);
     _exit(127);
   }
   channel_.emplace(std::move(pair->first));
@@ -68,6 +72,10 @@ std::optional<ipc::FromWorker> WorkerClient::next_of_any_kind() {
       REQUIRE(message.ok());
       if (auto* ready = std::get_if<ipc::Ready>(&*message)) model = ready->model;
       if (auto* beat = std::get_if<ipc::Heartbeat>(&*message)) last_heartbeat = *beat;
+      if (auto* wanted = std::get_if<ipc::PoolRequest>(&*message)) {
+        REQUIRE(ftruncate(pool_fd_, wanted->bytes) == 0);
+        send(ipc::PoolGrant{});
+      }
       if (auto* progress = std::get_if<ipc::Progress>(&*message)) {
         if (phases.empty() || phases.back() != progress->phase) phases.push_back(progress->phase);
       }

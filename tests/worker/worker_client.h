@@ -17,8 +17,9 @@ namespace tandem {
 
 class WorkerClient {
  public:
-  // Starts the worker on the model file and configures it. Fails the test when it cannot.
-  explicit WorkerClient(const std::string& model_path, const std::string& config_toml = "");
+  // Starts the worker on the model file and configures it, with a memory file for its KV pool if one is given.
+  // Fails the test when it cannot.
+  explicit WorkerClient(const std::string& model_path, const std::string& config_toml = "", int pool_fd = -1);
   ~WorkerClient();  // SIGKILL
 
   void wait_ready();
@@ -37,6 +38,7 @@ class WorkerClient {
   std::vector<std::string> phases;  // of Progress, repetitions left out
 
  private:
+  const int pool_fd_;
   pid_t pid_ = -1;
   bool is_reaped_ = false;
   std::optional<ipc::Channel> channel_;

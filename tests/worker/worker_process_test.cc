@@ -2,6 +2,7 @@
 // byte. With the tiny models of tests/golden/families; cases tagged golden run SmolLM2 from TANDEM_MODELS_DIR.
 #include <catch2/catch.hpp>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <random>
 
 #include "base/clock.h"
+#include "base/unique_fd.h"
 #include "tokenizer/utf8.h"
 #include "worker_client.h"
 
@@ -237,6 +239,29 @@ TEST_CASE("start-up reports what it does; SIGTERM is the supervisor's business; 
   orphan.wait_ready();
   orphan.close_channel();
   CHECK(orphan.wait_exit() == 0);
+}
+
+TEST_CASE("a KV pool is committed behind the first requests; memory that is not there ends the worker with the reason") {
+  UniqueFd pool(memfd_create("worker_process_test", MFD_CLOEXEC));
+  WorkerClient worker(tiny_model("llama"), "[batch]\nmax_batch_size = 256\n[cache]\nkv_pool_bytes = 400000000\n", pool.get());
+  worker.wait_ready();
+  struct stat st{};
+  REQUIRE(fstat(pool.get(), &st) == 0);
+  const bool is_cut_short = GENERATE(false, true);
+  if (is_cut_short) {  // as where the memory is gone: pages behind the end cannot come
+    REQUIRE(ftruncate(pool.get(), st.st_size / 2) == 0);
+    auto message = worker.next();
+    REQUIRE(message);
+    INFO(std::get<ipc::Fatal>(*message).message);
+    CHECK(std::get<ipc::Fatal>(*message).message.find("no memory for the host pool: ") == 0);
+    CHECK(worker.wait_exit() == 78);
+  } else {
+    const int64_t give_up_us = monotonic_us() + 60'000'000;
+    do REQUIRE(fstat(pool.get(), &st) == 0);
+    while (st.st_blocks * 512 < st.st_size && monotonic_us() < give_up_us);
+    CHECK(st.st_blocks * 512 >= st.st_size);
+    CHECK(!tokenize(worker, "still here").empty());
+  }
 }
 
 TEST_CASE("nonsense on the channel is our bug: exit 70, with the reason") {
