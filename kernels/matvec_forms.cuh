@@ -1,0 +1,207 @@
+// How one block (32 values of one row) of each tiled form becomes bytes, scales and floats on the device: one
+// thread, one row. Exact products and the two fmas that add a block are here, once for dp4a and mma.
+#pragma once
+
+#include "kernels/act_block.h"
+#include "kernels/device_math.cuh"
+#include "kernels/tile_layout.h"
+
+namespace tandem {
+
+// Four 16-entry tables of int8 as eight dwords: no memory is touched.
+TANDEM_DEVICE uint32_t iq4_values(int i) {
+  return i == 0 ? 0xbfad9881u : i == 1 ? 0xf6eaddcfu : i == 2 ? 0x26190d01u : 0x71594535u;
+}
+TANDEM_DEVICE uint32_t mxfp4_values(int i) {
+  return i == 0 ? 0x03020100u : i == 1 ? 0x0c080604u : i == 2 ? 0xfdfeff00u : 0xf4f8fafcu;
+}
+
+// The table's values at 8 nibbles: low nibbles of the four bytes in *low, high ones in *high.
+template <GgmlType kType>
+TANDEM_DEVICE void look_up(uint32_t nibbles, uint32_t* low, uint32_t* high) {
+  uint32_t v[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t at = nibbles >> (16 * i);
+    uint32_t t[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) t[j] = kType == GgmlType::kMXFP4 ? mxfp4_values(j) : iq4_values(j);
+    const uint32_t below = permute_bytes(t[0], t[1], at), above = permute_bytes(t[2], t[3], at);
+    v[i] = permute_bytes(below, above, 0x3210u | (at & 0x8888u) >> 1);
+  }
+  *low = permute_bytes(v[0], v[1], 0x6420u);
+  *high = permute_bytes(v[0], v[1], 0x7531u);
+}
+
+// What a row's block is multiplied by, after its integer sums.
+struct BlockScales {
+  float scale, scale2;  // scale2: of the last 16 values (split types)
+  float min, min2;      // as they enter add_block
+};
+
+// Bytes of a block. low[i]: values 4 i ... 4 i + 3, high[i]: 16 more. packed: the file's nibbles (kHasPacked).
+struct BlockBytes {
+  uint32_t low[4], high[4], packed[4];
+};
+
+template <GgmlType kType>
+struct DeviceForm {
+  static constexpr TileShape kShape = *tile_shape(kType);
+  static constexpr bool kIsPlain = is_plain(kShape);
+  static constexpr bool kIsTable =
+      kType == GgmlType::kIQ4_NL || kType == GgmlType::kIQ4_XS || kType == GgmlType::kMXFP4;
+  static constexpr bool kIsSplit = kShape.n_scales == 2;
+  static constexpr bool kHasMin = kShape.scale == TileScale::kHalfMin || kShape.n_mins > 0;
+  // Low and high nibbles of a byte times one byte of `fine` (act_block.h): one product instead of two.
+  static constexpr bool kHasPacked = kShape.bits == 4 && !kIsTable && !kIsSplit;
+  // Subtracted from what dwords() gives. Q3_K's 4 is raised to Q6_K's 32, Q8_0's bytes are made signed.
+  static constexpr int kOffset = kIsTable || kType == GgmlType::kQ8_0 ? 0
+                                 : kType == GgmlType::kQ3_K           ? 32
+                                                                      : kShape.offset;
+
+  TANDEM_DEVICE const uint8_t* group_of(const uint8_t* tile, int b) {
+    return tile + static_cast<int64_t>(b / kShape.group) * group_bytes(kShape);
+  }
+  TANDEM_DEVICE const uint8_t* quants_of(const uint8_t* tile, int b) {
+    return group_of(tile, b) + header_bytes(kShape) + b % kShape.group * block_bytes(kShape);
+  }
+
+  // Dwords i (of *low, values 4 i ...) and i + 4 of a row; quants: quants_of.
+  TANDEM_DEVICE void dwords(const uint8_t* quants, int row, int i, uint32_t* low, uint32_t* high, uint32_t* packed) {
+    const uint8_t* p = quants + 4 * row;
+    const uint32_t x = load_constant<uint32_t>(p + 64 * i);
+    *packed = x;
+    if constexpr (kShape.bits == 8) {
+      *low = x ^ 0x80808080u;
+      *high = load_constant<uint32_t>(p + 64 * (i + 4)) ^ 0x80808080u;
+    } else if constexpr (kIsTable) {
+      look_up<kType>(x, low, high);
+    } else {
+      *low = x & 0x0f0f0f0fu;
+      *high = x >> 4 & 0x0f0f0f0fu;
+    }
+    if constexpr (kShape.bits == 5) {
+      const uint32_t h = load_constant<uint32_t>(p + 256);
+      *low |= (h >> i & 0x01010101u) << 4;
+      *high |= (h >> (i + 4) & 0x01010101u) << 4;
+    }
+    if constexpr (kShape.bits == 6) {
+      const uint32_t h0 = load_constant<uint32_t>(p + 256), h1 = load_constant<uint32_t>(p + 320);
+      *low |= (h0 >> (2 * i) & 0x03030303u) << 4;
+      *high |= (h1 >> (2 * i) & 0x03030303u) << 4;
+    }
+    if constexpr (kType == GgmlType::kQ3_K) {
+      *low += 0x1c1c1c1cu;
+      *high += 0x1c1c1c1cu;
+    }
+  }
+
+  TANDEM_DEVICE void bytes(const uint8_t* quants, int row, BlockBytes* w) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) dwords(quants, row, i, &w->low[i], &w->high[i], &w->packed[i]);
+  }
+
+  TANDEM_DEVICE float half_at(const uint8_t* p) { return half_bits_to_float(load_constant<uint16_t>(p)); }
+  TANDEM_DEVICE float byte_at(const uint8_t* p) { return static_cast<float>(load_constant<uint8_t>(p)); }
+  TANDEM_DEVICE float int8_at(const uint8_t* p) {
+    return static_cast<float>(static_cast<int8_t>(load_constant<uint8_t>(p)));
+  }
+
+  // Of block b. kExact: the minimum is what is added to a value, as dequantize_row does; else what add_block takes:
+  // a split type's minimums multiply -32 * sum of their half.
+  template <bool kExact>
+  TANDEM_DEVICE BlockScales scales(const uint8_t* tile, int b, int row) {
+    BlockScales s = {0, 0, 0, 0};
+    const uint8_t* group = group_of(tile, b);
+    const int i = b % kShape.group;
+    if constexpr (kShape.scale == TileScale::kHalf) {
+      s.scale = half_at(group + 32 * i + 2 * row);
+    } else if constexpr (kShape.scale == TileScale::kFloat) {
+      s.scale = load_constant<float>(group + 4 * row);
+    } else if constexpr (kShape.scale == TileScale::kHalfMin) {
+      s.scale = half_at(group + 2 * row);
+      s.min = half_at(group + 32 + 2 * row);
+    } else if constexpr (kShape.scale == TileScale::kSuper) {
+      const uint8_t* scales = group + 64 + kTileRows * kShape.n_scales * i + row;
+      const float d = half_at(group + 2 * row);
+      s.scale = d * int8_at(scales);
+      if constexpr (kIsSplit) s.scale2 = d * int8_at(scales + kTileRows);
+      if constexpr (kHasMin) {
+        const uint8_t* mins = group + 64 + kTileRows * (kShape.group * kShape.n_scales + kShape.n_mins * i) + row;
+        const float factor = kIsSplit && !kExact ? 1.0f / 32 : -1.0f;
+        const float dmin = half_at(group + 32 + 2 * row) * factor;
+        s.min = dmin * byte_at(mins);
+        if constexpr (kIsSplit) s.min2 = dmin * byte_at(mins + kTileRows);
+      }
+    }
+    return s;
+  }
+};
+
+// What an activation block brings besides its bytes.
+struct ActScalars {
+  float d, s;
+  int offset, offset2;  // owed by unsigned quants; offset2: of the last 16 values
+  int c32[2], fine_128;
+};
+
+template <GgmlType kType>
+TANDEM_DEVICE ActScalars act_scalars(const ActBlock* a) {
+  using Form = DeviceForm<kType>;
+  const float4 first = *reinterpret_cast<const float4*>(&a->d);   // d, s, c8, c16
+  const int4 second = *reinterpret_cast<const int4*>(&a->c128);   // c128, c32[2], fine_128
+  ActScalars s;
+  s.d = first.x;
+  s.s = first.y;
+  s.offset = Form::kOffset == 8    ? __float_as_int(first.z)
+             : Form::kOffset == 16 ? __float_as_int(first.w)
+             : Form::kOffset == 32 ? second.y
+                                   : 0;
+  s.offset2 = Form::kOffset == 32 ? second.z : 0;
+  s.c32[0] = second.y;
+  s.c32[1] = second.z;
+  s.fine_128 = second.w;
+  return s;
+}
+
+// acc + the block, from the exact sums: coarse, fine (times the first 16 values) and fine2 (the last 16, or 0 where
+// `packed` gave both at once); split types have coarse of the first 16 alone, coarse2 of the last.
+template <GgmlType kType>
+TANDEM_DEVICE float add_block(float acc, int coarse, int coarse2, int fine, int fine2, const BlockScales& w,
+                              const ActScalars& a) {
+  using Form = DeviceForm<kType>;
+  if constexpr (Form::kIsSplit) {
+    const int first = 256 * coarse + fine + a.offset, last = 16 * (16 * coarse2 + fine2) + a.offset2;
+    acc = fmaf(static_cast<float>(first), w.scale * a.d, acc);
+    acc = fmaf(static_cast<float>(last), w.scale2 * a.d, acc);
+    if constexpr (Form::kHasMin) {
+      acc = fmaf(static_cast<float>(a.c32[0]), w.min * a.d, acc);
+      acc = fmaf(static_cast<float>(a.c32[1]), w.min2 * a.d, acc);
+    }
+    return acc;
+  }
+  const int sum = 256 * coarse + 16 * fine2 + fine + a.offset + (Form::kHasPacked ? a.fine_128 : 0);
+  acc = fmaf(static_cast<float>(sum), w.scale * a.d, acc);
+  if constexpr (Form::kHasMin) acc = fmaf(w.min, a.s, acc);
+  return acc;
+}
+
+// Value 4 i + t of a block (t constant), from dword i: exactly as dequantize_row gives it.
+template <GgmlType kType>
+TANDEM_DEVICE float weight_value(uint32_t dword, int t, float scale, float min) {
+  using Form = DeviceForm<kType>;
+  const int level = static_cast<int>(static_cast<int8_t>(dword >> (8 * t) & 0xff)) - Form::kOffset;
+  const float product = scale * static_cast<float>(level);
+  return Form::kHasMin ? product + min : product;
+}
+
+// Plain types: value k of a row of the tile.
+template <GgmlType kType>
+TANDEM_DEVICE float plain_value(const uint8_t* tile, int64_t k, int row) {
+  const int64_t at = k * kTileRows + row;
+  if constexpr (kType == GgmlType::kF32) return load_constant<float>(tile + 4 * at);
+  const uint16_t bits = load_constant<uint16_t>(tile + 2 * at);
+  return kType == GgmlType::kF16 ? half_bits_to_float(bits) : bf16_bits_to_float(bits);
+}
+
+}  // namespace tandem

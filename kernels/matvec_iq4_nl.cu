@@ -1,0 +1,10 @@
+// Products with IQ4_NL weights: the compiled forms of matvec_body.cuh.
+#include "kernels/matvec_body.cuh"
+
+namespace tandem {
+
+cudaError_t launch_matvec_kIQ4_NL(const MatvecArgs& args, DotPath path, dim3 grid, int threads, cudaStream_t stream) {
+  return launch_matvec_type<GgmlType::kIQ4_NL>(args, path, grid, threads, stream);
+}
+
+}  // namespace tandem

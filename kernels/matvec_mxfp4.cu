@@ -1,0 +1,10 @@
+// Products with MXFP4 weights: the compiled forms of matvec_body.cuh.
+#include "kernels/matvec_body.cuh"
+
+namespace tandem {
+
+cudaError_t launch_matvec_kMXFP4(const MatvecArgs& args, DotPath path, dim3 grid, int threads, cudaStream_t stream) {
+  return launch_matvec_type<GgmlType::kMXFP4>(args, path, grid, threads, stream);
+}
+
+}  // namespace tandem

@@ -1,0 +1,10 @@
+// Products with Q4_K weights: the compiled forms of matvec_body.cuh.
+#include "kernels/matvec_body.cuh"
+
+namespace tandem {
+
+cudaError_t launch_matvec_kQ4_K(const MatvecArgs& args, DotPath path, dim3 grid, int threads, cudaStream_t stream) {
+  return launch_matvec_type<GgmlType::kQ4_K>(args, path, grid, threads, stream);
+}
+
+}  // namespace tandem

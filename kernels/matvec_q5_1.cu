@@ -1,0 +1,10 @@
+// Products with Q5_1 weights: the compiled forms of matvec_body.cuh.
+#include "kernels/matvec_body.cuh"
+
+namespace tandem {
+
+cudaError_t launch_matvec_kQ5_1(const MatvecArgs& args, DotPath path, dim3 grid, int threads, cudaStream_t stream) {
+  return launch_matvec_type<GgmlType::kQ5_1>(args, path, grid, threads, stream);
+}
+
+}  // namespace tandem

@@ -1,0 +1,10 @@
+// Products with Q6_K weights: the compiled forms of matvec_body.cuh.
+#include "kernels/matvec_body.cuh"
+
+namespace tandem {
+
+cudaError_t launch_matvec_kQ6_K(const MatvecArgs& args, DotPath path, dim3 grid, int threads, cudaStream_t stream) {
+  return launch_matvec_type<GgmlType::kQ6_K>(args, path, grid, threads, stream);
+}
+
+}  // namespace tandem
