@@ -163,4 +163,15 @@ size_t AdmissionQueue::waiting(ipc::Priority priority) const {
   return n;
 }
 
+std::optional<int64_t> AdmissionQueue::oldest_since_us() const {
+  std::optional<int64_t> oldest;
+  for (const auto& lanes : lanes_)
+    for (const auto& [client, lane] : lanes)
+      for (const WaitingRequest& r : lane) {
+        int64_t since = r.since_us < 0 ? r.enqueued_us : r.since_us;
+        oldest = std::min(oldest.value_or(since), since);
+      }
+  return oldest;
+}
+
 }  // namespace tandem

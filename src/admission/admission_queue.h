@@ -77,6 +77,7 @@ class AdmissionQueue {
 
   void set_limits(AdmissionLimits limits) { limits_ = limits; }
   size_t size() const { return places_.size(); }
+  std::optional<int64_t> oldest_since_us() const;  // since when the one who waits longest has been waiting
   size_t waiting(ipc::Priority priority) const;  // of this class, as the clients asked
 
   static constexpr int kAgedTurn = 4;

@@ -1,6 +1,7 @@
 #include "api/access.h"
 
 #include <arpa/inet.h>
+#include <openssl/evp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,6 +43,30 @@ HttpReply preflight(const std::vector<const Route*>& found) {
   return reply;
 }
 
+// A browser's answer to our Basic challenge, "Basic base64(name:key)", as the Bearer header it stands for; "" if
+// it isn't one. The name is free.
+std::string bearer_of_basic(const std::string& header) {
+  if (lower(header.substr(0, 6)) != "basic ") return "";
+  std::string code = header.substr(header.find_first_not_of(' ', 5));
+  if (code.empty() || code.size() % 4 != 0 || code.size() > 1024) return "";
+  std::string plain(code.size(), '\0');
+  int n = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(plain.data()), reinterpret_cast<const unsigned char*>(code.data()),
+                          static_cast<int>(code.size()));
+  if (n < 0) return "";
+  plain.resize(static_cast<size_t>(n));
+  while (!plain.empty() && plain.back() == 0) plain.pop_back();  // padding
+  size_t colon = plain.find(':');
+  return colon == std::string::npos ? "" : "Bearer " + plain.substr(colon + 1);
+}
+
+HttpReply refused_reply(ApiError error, Access access) {
+  HttpReply reply = error_reply(std::move(error));
+  if (reply.status != 401 || access != Access::kStatus) return reply;
+  for (auto& [name, value] : reply.headers)
+    if (name == "WWW-Authenticate") value = "Basic realm=\"Tandem: any name, and a key as password\", charset=\"UTF-8\"";
+  return reply;
+}
+
 std::optional<ApiError> check_content_type(const HttpRequest& request) {
   if (request.method != "POST") return std::nullopt;
   const std::string* type = request.header("content-type");
@@ -60,6 +85,7 @@ AccessRules::AccessRules(const Config& config, const BoundAddress& bound, const 
     : bound_(bound),
       cors_origin_(config.server_cors_origin),
       metrics_need_key_(config.server_metrics_need_key),
+      status_need_key_(config.server_status_need_key),
       hosts_{"localhost", "127.0.0.1", "::1", lower(bound.host)},
       keys_(keys) {
   std::istringstream names(config.server_allowed_hosts);
@@ -90,13 +116,16 @@ bool AccessRules::is_origin_allowed(const HttpRequest& request) const {
 std::optional<ApiError> AccessRules::check_key(HttpRequest* request, Access access) const {
   const std::string* header = request->header("authorization");
   std::optional<Identity> identity = header == nullptr ? std::nullopt : keys_->identify(*header);
+  if (!identity && header != nullptr && access == Access::kStatus) identity = keys_->identify(bearer_of_basic(*header));
   if (identity) {
     request->client = identity->name;
     request->highest_priority = identity->highest;
+    request->is_filtered = identity->is_filtered;
   }
   bool needs_key = access == Access::kAdmin ? keys_->has_keys()
                    : access == Access::kOpen ? false
                    : access == Access::kMetrics ? metrics_need_key_ && keys_->has_keys()
+                   : access == Access::kStatus ? status_need_key_ && keys_->has_keys()
                                                 : keys_->has_user_keys();
   if (!needs_key) {
     if (access == Access::kAdmin && !is_loopback_peer(request->remote_addr))
@@ -132,7 +161,7 @@ std::optional<HttpReply> AccessRules::check(HttpRequest* request) const {
   if (route.access != Access::kOpen && !is_origin_allowed(*request))
     return error_reply(api_error("origin_not_allowed",
                                  "web pages of this origin may not use this server; see server.cors_origin", "Origin"));
-  if (auto error = check_key(request, route.access)) return error_reply(*error);
+  if (auto error = check_key(request, route.access)) return refused_reply(*error, route.access);
   if (auto error = check_content_type(*request)) return error_reply(*error);
   return std::nullopt;
 }

@@ -31,7 +31,7 @@ class AccessRules {
 
   const BoundAddress bound_;
   const std::string cors_origin_;
-  const bool metrics_need_key_;
+  const bool metrics_need_key_, status_need_key_;
   std::vector<std::string> hosts_;  // lower case, without port
   const KeyRing* keys_;
 };

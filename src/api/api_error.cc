@@ -35,6 +35,7 @@ constexpr Row kRows[] = {
     {"unknown_url", 404, kInvalid},
     {"model_not_found", 404, kInvalid},
     {"method_not_allowed", 405, kInvalid},
+    {"admin_failed", 409, kInvalid},           // what was asked of /admin/* cannot be done now
     {"request_timeout", 408, kInvalid},        // the client was too slow to send its request
     {"body_too_large", 413, kInvalid},
     {"prompt_too_long", 413, kInvalid},

@@ -34,13 +34,14 @@ const Route* route_of(const HttpRequest& http) {
 
 struct ApiServer::Impl {
   Config config;
+  RequestFilter filter;
   ApiContext context;
   KeyRing keys;
   BoundAddress bound;
   std::optional<AccessRules> access;
   std::optional<HttpServer> http;  // last: its threads use the rest
 
-  Impl(const Config& c, InferenceService* service) : config(c), context{config, *service}, keys(config) {}
+  Impl(const Config& c, InferenceService* service) : config(c), filter(config), context{config, *service, filter}, keys(config) {}
 
   Status check_binding_rule() const {
     if (bound.is_loopback || keys.has_user_keys() || config.server_allow_unauthenticated) return ok_status();
@@ -88,6 +89,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(const Config& config, Infere
 Result<std::unique_ptr<ApiServer>> ApiServer::start(const Config& config, InferenceService* service, Options options) {
   auto impl = std::make_unique<Impl>(config, service);
   CHECK_OK(impl->keys.reload());
+  CHECK_OK(impl->filter.reload());
   UniqueFd listening = std::move(options.listen_fd);
   if (!listening.valid()) {
     CHECK_ASSIGN(listening, listen_on(config.server_listen));
@@ -109,8 +111,10 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(const Config& config, Infere
 int ApiServer::port() const { return impl_->bound.port; }
 std::string ApiServer::address() const { return impl_->bound.text(); }
 
-Status ApiServer::reload_keys() {
-  return impl_->keys.reload(!impl_->bound.is_loopback && !impl_->config.server_allow_unauthenticated);
+Status ApiServer::reload_files() {
+  Status keys = impl_->keys.reload(!impl_->bound.is_loopback && !impl_->config.server_allow_unauthenticated);
+  Status filter = impl_->filter.reload();  // also when the keys failed
+  return keys.ok() ? filter : keys;
 }
 
 void ApiServer::stop() { impl_->http->stop(); }

@@ -1,5 +1,5 @@
 // The REST API of tandemd: binds, serves, stops. Built by the supervisor, which hands in its InferenceService.
-// Requests run on connection threads; start(), reload_keys() and stop() are for the owner's thread.
+// Requests run on connection threads; start(), reload_files() and stop() are for the owner's thread.
 #pragma once
 
 #include <memory>
@@ -26,8 +26,8 @@ class ApiServer {
 
   int port() const;             // the bound port, also when server.listen says 0
   std::string address() const;  // "127.0.0.1:8080", "[::1]:8080"
-  // Reads the key files again (SIGHUP). On an error the old keys stay in force.
-  Status reload_keys();
+  // Reads the key files and the deny list again (SIGHUP). On an error the old keys or the old list stay in force.
+  Status reload_files();
   // Closes the socket, ends idle connections, lets running replies end (streams still open get an error
   // event), joins all threads. Drain first: the service refuses new work while draining. Idempotent.
   void stop();

@@ -17,6 +17,11 @@ HttpReply handle_health(const ApiContext& api, HttpRequest& http);
 HttpReply handle_ready(const ApiContext& api, HttpRequest& http);
 HttpReply handle_metrics(const ApiContext& api, HttpRequest& http);
 HttpReply handle_status_json(const ApiContext& api, HttpRequest& http);
+HttpReply handle_status(const ApiContext& api, HttpRequest& http);
+HttpReply handle_status_events(const ApiContext& api, HttpRequest& http);
+HttpReply handle_admin(const ApiContext& api, HttpRequest& http);  // the POST paths below /admin
+HttpReply handle_config(const ApiContext& api, HttpRequest& http);
+HttpReply handle_bundle(const ApiContext& api, HttpRequest& http);
 HttpReply handle_requests(const ApiContext& api, HttpRequest& http);
 
 RequestBounds request_bounds(const Config& config);

@@ -86,9 +86,20 @@ ApiResult<std::unique_ptr<Generation>> Generation::start(const ApiContext& api, 
   return generation;
 }
 
+// What the client wrote, message by message; never what the template adds. Token ids have no text yet: see prepare().
+std::optional<ApiError> Generation::filter(size_t index, const std::string& endpoint) const {
+  if (!api_.filter.applies_to(http_)) return std::nullopt;
+  if (endpoint != "chat") return api_.filter.check(http_, request_.prompts[index].text, "prompt");
+  for (size_t i = 0; i < request_.messages.size(); ++i)
+    if (auto error = api_.filter.check(http_, request_.messages[i].content, "messages[" + std::to_string(i) + "]")) return error;
+  return std::nullopt;
+}
+
 ApiResult<GenerateRequest> Generation::prepare(size_t index, const std::string& endpoint, std::string* text) {
+  if (auto error = filter(index, endpoint)) return *error;
+  bool filters_ids = endpoint != "chat" && request_.prompts[index].is_ids && api_.filter.applies_to(http_);
   ipc::Prepare ask;
-  ask.want_prompt_text = request_.echo || api_.config.log_text;
+  ask.want_prompt_text = request_.echo || api_.config.log_text || filters_ids;
   if (endpoint == "chat") {
     ask.kind = ipc::Prepare::Kind::kChat;
     ask.messages = std::move(request_.messages);
@@ -101,6 +112,8 @@ ApiResult<GenerateRequest> Generation::prepare(size_t index, const std::string& 
   int64_t timeout_ms = (deadline_us_ - http_.received_us) / 1000;
   auto prepared = api_.service.prepare(std::move(ask), call_limits(http_, timeout_ms));
   if (!prepared.ok()) return prepared.error();
+  if (filters_ids)
+    if (auto error = api_.filter.check(http_, prepared.value().prompt_text, "prompt")) return *error;
   if (prepared.value().ids.empty())
     return api_error("invalid_prompt", "the prompt is empty: it has no tokens", endpoint == "chat" ? "messages" : "prompt");
   GenerateRequest g;

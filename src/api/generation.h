@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "api/http_types.h"
+#include "api/request_filter.h"
 #include "api/service.h"
 #include "api/validation.h"
 #include "base/config.h"
@@ -16,6 +17,7 @@ namespace tandem::api {
 struct ApiContext {
   const Config& config;
   InferenceService& service;
+  const RequestFilter& filter;
 };
 
 struct GenerationEvent {
@@ -47,6 +49,7 @@ class Generation {
   Generation(const ApiContext& api, const HttpRequest& http, InferenceRequest request);
   std::optional<ApiError> submit_all(const std::string& endpoint);
   ApiResult<GenerateRequest> prepare(size_t index, const std::string& endpoint, std::string* text);
+  std::optional<ApiError> filter(size_t index, const std::string& endpoint) const;
   bool poll_once(int64_t wait_ms, GenerationEvent* out);
   bool accept(size_t index, StreamEvent event, GenerationEvent* out);
 

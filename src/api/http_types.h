@@ -29,6 +29,7 @@ struct HttpRequest {
   // Set by the access check.
   std::string client;       // name of the key
   ipc::Priority highest_priority = ipc::Priority::kHigh;
+  std::optional<bool> is_filtered;  // what the key says; absent: as configured
   // Set by inference endpoints, for the row of a request refused later.
   ipc::Priority priority = ipc::Priority::kNormal;
 

@@ -81,14 +81,19 @@ Result<std::vector<KeyEntry>> parse_key_file(const std::string& text, const std:
     std::string at = file + ":" + std::to_string(number) + ": ";
     std::vector<std::string> parts = split(line);
     if (is_admin && parts.size() == 1) parts.insert(parts.begin(), "admin");
-    if (parts.size() < 2 || parts.size() > 3)
-      return invalid_argument(at + "must be name:sha256hex or name:sha256hex:priority");
+    if (parts.size() < 2 || parts.size() > 4)
+      return invalid_argument(at + "must be name:sha256hex, then :high, :normal or :low and :filtered or :unfiltered if wanted");
     KeyEntry entry;
     entry.name = parts[0];
     if (!is_name(entry.name))
       return invalid_argument(at + "the name must be 1 to 64 letters, digits, '.', '_' or '-'");
     if (!parse_hex(parts[1], &entry.digest))
       return invalid_argument(at + "the digest must be 64 hex digits (printf %s KEY | sha256sum)");
+    if (parts.size() > 2 && (parts.back() == "filtered" || parts.back() == "unfiltered")) {
+      entry.is_filtered = parts.back() == "filtered";
+      parts.pop_back();
+    }
+    if (parts.size() > 3) return invalid_argument(at + "after the priority only filtered or unfiltered may stand");
     if (parts.size() == 3) {
       auto priority = parse_priority(parts[2]);
       if (!priority) return invalid_argument(at + "the highest priority must be high, normal or low");
@@ -136,9 +141,9 @@ std::optional<Identity> KeyRing::identify(std::string_view authorization) const 
   std::optional<Identity> found;
   // Every entry is compared, whichever matches: the time says nothing about which keys exist.
   for (const KeyEntry& entry : keys->users)
-    if (CRYPTO_memcmp(entry.digest.data(), digest.data(), 32) == 0) found = {entry.name, false, entry.highest};
+    if (CRYPTO_memcmp(entry.digest.data(), digest.data(), 32) == 0) found = {entry.name, false, entry.highest, entry.is_filtered};
   for (const KeyEntry& entry : keys->admins)
-    if (CRYPTO_memcmp(entry.digest.data(), digest.data(), 32) == 0) found = {entry.name, true, entry.highest};
+    if (CRYPTO_memcmp(entry.digest.data(), digest.data(), 32) == 0) found = {entry.name, true, entry.highest, entry.is_filtered};
   return found;
 }
 

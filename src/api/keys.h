@@ -20,6 +20,7 @@ struct KeyEntry {
   std::string name;
   std::array<unsigned char, 32> digest{};
   ipc::Priority highest = ipc::Priority::kHigh;
+  std::optional<bool> is_filtered;  // absent: as filter.all_clients says
 };
 
 struct KeySet {
@@ -30,9 +31,10 @@ struct Identity {
   std::string name;
   bool is_admin = false;
   ipc::Priority highest = ipc::Priority::kHigh;
+  std::optional<bool> is_filtered;
 };
 
-// `name:sha256hex[:high|normal|low]` a line; `#` begins a comment line. `file` is for messages, which give
+// `name:sha256hex[:high|normal|low][:filtered|unfiltered]` a line; `#` begins a comment line. `file` is for messages, which give
 // the line's number but never its text. An admin file may leave out the name.
 Result<std::vector<KeyEntry>> parse_key_file(const std::string& text, const std::string& file, bool is_admin);
 

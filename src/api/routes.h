@@ -12,6 +12,7 @@ namespace tandem::api {
 enum class Access {
   kOpen,     // anybody who reaches the socket
   kMetrics,  // as server.metrics_need_key says
+  kStatus,   // as server.status_need_key says; a browser asks for the key (HTTP Basic)
   kUser,     // a user or admin key, where user keys exist
   kAdmin,    // the admin key where keys exist, else loopback clients only
 };

@@ -84,6 +84,20 @@ struct CallLimits {
   std::function<bool()> is_client_gone;  // called on the caller's thread only; empty: nobody can leave
 };
 
+// What an administrator asks for (/admin/*).
+struct AdminCommand {
+  enum class Action {
+    kDrain,          // refuse new work, finish the rest, keep running
+    kUndrain,
+    kReload,         // as SIGHUP
+    kRestartWorker,  // its requests go on in the next one
+    kDegrade,        // pin a rung of the ladder, or clear its pin
+  } action = Action::kDrain;
+  int64_t pid = 0;  // kRestartWorker: which; 0: all
+  std::string rung;         // kDegrade
+  std::optional<bool> pin;  // kDegrade: on, off; absent: the load decides
+};
+
 class InferenceService {
  public:
   virtual ~InferenceService() = default;
@@ -106,6 +120,9 @@ class InferenceService {
 
   virtual std::string metrics_text() = 0;       // Prometheus text; never blocks on a worker
   virtual std::string status_json() = 0;        // /status.json
+  virtual std::string config_text() = 0;        // TOML as in force; it holds paths of key files, never keys
+  // One sentence on what was done; "admin_failed" with the reason.
+  virtual ApiResult<std::string> admin(const AdminCommand& command) = 0;
   virtual ApiResult<std::vector<ipc::RequestRecord>> query_log(const ipc::RecordQuery& query) = 0;
 };
 

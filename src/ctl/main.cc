@@ -50,6 +50,9 @@ struct Options {
   EvalOptions eval;
   DoctorOptions doctor;
   LogOptions log;
+  StatusOptions status;
+  DegradeOptions degrade;
+  BundleOptions bundle;
 };
 
 void add_serve(CLI::App* app, ServeOptions* o, int* code) {
@@ -147,7 +150,7 @@ void add_eval(CLI::App* app, EvalOptions* o, int* code) {
 
 void add_doctor(CLI::App* app, DoctorOptions* o, int* code) {
   CLI::App* verb = app->add_subcommand(
-      "doctor", "check this machine: processor, kernels, memory, folders, a model");
+      "doctor", "check this machine: processor, kernels, memory, disk, port, clock, a model");
   add_server(verb, &o->server);
   verb->add_option("-m,--model", o->model, "also check that this GGUF file can be served");
   verb->add_option("--state", o->state_dir, "state folder, as for serve");
@@ -171,6 +174,42 @@ void add_log(CLI::App* app, LogOptions* o, int* code) {
   verb->callback([=] { *code = verb_log(*o); });
 }
 
+void add_status(CLI::App* app, StatusOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand("status", "what a running server does, and how it fares");
+  add_server(verb, &o->server);
+  verb->add_flag("--watch", o->watch, "again every 2 seconds");
+  verb->add_flag("--json", o->json, "machine-readable");
+  verb->callback([=] { *code = verb_status(*o); });
+}
+
+void add_degrade(CLI::App* app, DegradeOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand("degrade", "pin a rung of the degradation ladder, or clear its pin");
+  verb->require_subcommand(1);
+  auto rung = [o](CLI::App* one) {
+    add_server(one, &o->server);
+    one->add_option("rung", o->rung, "logprobs, weights-4bit, batch, tokens or shed")->required();
+  };
+  CLI::App* set = verb->add_subcommand("set", "keep a rung active whatever the load; --off keeps it from being entered");
+  rung(set);
+  bool* is_off = &o->is_off;
+  set->add_flag("--off", *is_off, "keep it off instead");
+  set->callback([=] { o->pin = *is_off ? "off" : "on", *code = verb_degrade(*o); });
+  CLI::App* clear = verb->add_subcommand("clear", "let the load decide again");
+  rung(clear);
+  clear->callback([=] { o->pin = "clear", *code = verb_degrade(*o); });
+}
+
+void add_bundle(CLI::App* app, BundleOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand(
+      "bundle", "a .tar.gz for support: configuration, status, doctor, metrics, log rows without text");
+  add_server(verb, &o->server);
+  verb->add_option("-o,--output", o->output, "file to make; default: tandem-bundle-TIME.tar.gz here");
+  verb->add_option("-m,--model", o->model, "GGUF file for doctor to look at");
+  verb->add_option("--state", o->state_dir, "state folder, as for serve, if no server answers");
+  verb->add_option("--config", o->config_file, "configuration file, if no server answers");
+  verb->callback([=] { *code = verb_bundle(*o); });
+}
+
 }  // namespace
 
 int run(int argc, char** argv) {
@@ -188,6 +227,9 @@ int run(int argc, char** argv) {
   add_eval(&app, &o.eval, &code);
   add_doctor(&app, &o.doctor, &code);
   add_log(&app, &o.log, &code);
+  add_status(&app, &o.status, &code);
+  add_degrade(&app, &o.degrade, &code);
+  add_bundle(&app, &o.bundle, &code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -94,7 +94,38 @@ Result<int> run(const std::string& tool, ToolFiles files,
                                                    signal, strsignal(signal)));
 }
 
+Result<std::string> read_all(int fd) {
+  if (lseek(fd, 0, SEEK_SET) != 0) return errno_status(errno, "cannot rewind a memory file");
+  std::string text;
+  char buffer[65536];
+  for (ssize_t n; (n = read(fd, buffer, sizeof buffer)) != 0;) {
+    if (n < 0 && errno != EINTR) return errno_status(errno, "cannot read a memory file");
+    if (n > 0) text.append(buffer, static_cast<size_t>(n));
+  }
+  return text;
+}
+
 }  // namespace
+
+Result<std::string> capture_own_program(const std::vector<std::string>& arguments) {
+  const UniqueFd out(memfd_create("output", MFD_CLOEXEC));
+  if (!out.valid()) return errno_status(errno, "cannot make a memory file");
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, out.get(), STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, out.get(), STDERR_FILENO);
+  std::vector<char*> argv = {const_cast<char*>("tandem")};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  pid_t pid = -1;
+  const int err = posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (err != 0) return errno_status(err, "cannot start this program again");
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return read_all(out.get());
+}
 
 std::vector<std::string> model_parts(const std::string& path) {
   constexpr size_t kSuffix = sizeof("-00001-of-00002.gguf") - 1;

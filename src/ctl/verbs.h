@@ -45,6 +45,28 @@ struct LogOptions {
 };
 int verb_log(const LogOptions& options);
 
+struct StatusOptions {
+  ServerOptions server;
+  bool watch = false;  // again every 2 s, until interrupted
+  bool json = false;   // the server's document as it is
+};
+int verb_status(const StatusOptions& options);
+
+struct DegradeOptions {
+  ServerOptions server;
+  std::string rung;
+  std::string pin;  // "on", "off", "clear"
+  bool is_off = false;
+};
+int verb_degrade(const DegradeOptions& options);
+
+struct BundleOptions {
+  ServerOptions server;
+  std::string output;  // empty: tandem-bundle-TIME.tar.gz here
+  std::string model, state_dir, config_file;  // as for doctor
+};
+int verb_bundle(const BundleOptions& options);
+
 struct InspectOptions {
   std::string model;
   bool json = false;

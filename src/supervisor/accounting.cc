@@ -1,5 +1,7 @@
 #include "supervisor/accounting.h"
 
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include "base/log.h"
@@ -27,6 +29,8 @@ void Accounting::account(ipc::RequestRecord record) {
   metrics_->add(Metric::kPromptTokens, static_cast<double>(record.prompt_tokens));
   metrics_->add(Metric::kGenerationTokens, static_cast<double>(record.completion_tokens));
   metrics_->add(Metric::kPrefixCacheHitTokens, static_cast<double>(record.cached_tokens));
+  std::istringstream rungs(record.degradation);
+  for (std::string rung; std::getline(rungs, rung, ',');) metrics_->add(Metric::kRequestsDegraded, 1, {rung});
   log_info("request finished", {{"request_id", record.id},
                                 {"status", record.status},
                                 {"http_status", record.http_status},
@@ -39,6 +43,7 @@ void Accounting::account(ipc::RequestRecord record) {
                                 {"total_ms", record.total_ms},
                                 {"dispatches", record.n_dispatches},
                                 {"error", record.error}});
+  recent_->add_request(record);
   log_->append(std::move(record));
 }
 

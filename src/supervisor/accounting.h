@@ -5,12 +5,14 @@
 #include "ipc/request_record.h"
 #include "metrics/metrics.h"
 #include "requestlog/request_log.h"
+#include "supervisor/recent.h"
 
 namespace tandem {
 
 class Accounting {
  public:
-  Accounting(Metrics* metrics, RequestLog* log) : metrics_(metrics), log_(log) {}
+  Accounting(Metrics* metrics, RequestLog* log, Recent* recent)
+      : metrics_(metrics), log_(log), recent_(recent) {}
   // A request that was accepted and has ended.
   void account_ended(ipc::RequestRecord record);
   // One that never was: no latencies, and no tokens were processed for it.
@@ -22,6 +24,7 @@ class Accounting {
   void account(ipc::RequestRecord record);
   Metrics* metrics_;
   RequestLog* log_;
+  Recent* recent_;
   RequestLogCounters last_;  // loop thread
 };
 

@@ -113,6 +113,34 @@ std::optional<ApiError> Dispatcher::refusal(const api::GenerateRequest& request)
   return std::nullopt;
 }
 
+// The rung shed: low priority first, normal too if that was not enough; high is served.
+std::optional<ApiError> Dispatcher::shed(const api::GenerateRequest& request) {
+  const DegradePolicy& policy = degradation_->policy();
+  bool is_shed = request.priority == ipc::Priority::kLow ||
+                 (request.priority == ipc::Priority::kNormal && policy.sheds_normal());
+  if (!policy.is_active(RungKind::kShed) || !is_shed) return std::nullopt;
+  metrics_->add(Metric::kRequestsDegraded, 1, {rung_name(RungKind::kShed)});
+  return api_error("overloaded", std::string("the server is overloaded and serves no requests of priority ") +
+                                     priority_name(request.priority) + " just now; try again later",
+                   "", retry_after_s());
+}
+
+// What the active rungs change of a request, once, when it is accepted: a reply is not changed on its way.
+void Dispatcher::degrade(Request* r) const {
+  const DegradePolicy& policy = degradation_->policy();
+  bool wants_logprobs = r->in.sampling.n_top_logprobs >= 0 || r->in.prompt_logprobs;
+  if (policy.is_active(RungKind::kLogprobs) && wants_logprobs) {
+    r->in.sampling.n_top_logprobs = -1;
+    r->in.prompt_logprobs = false;
+    r->degraded.push_back(rung_name(RungKind::kLogprobs));
+  }
+  int64_t cap = policy.max_tokens();
+  if (cap > 0 && r->in.priority == ipc::Priority::kLow && r->max_tokens > cap) {
+    r->max_tokens = static_cast<uint32_t>(cap);
+    r->is_capped = true;  // the mark comes with the end, if the cap is what ended it
+  }
+}
+
 WaitingRequest Dispatcher::waiting_entry(const Request& r) const {
   return {r.id,          r.in.priority, r.in.client,      r.in.received_us,
           r.in.deadline_us, r.waited_us,   clock_->now_us()};
@@ -123,6 +151,7 @@ std::optional<ApiError> Dispatcher::accept(api::GenerateRequest in,
                                            const std::string& model_name, uint64_t* id) {
   CHECK(in.n_choices >= 1);
   if (auto error = refusal(in)) return error;
+  if (auto error = shed(in)) return error;
   auto request = std::make_unique<Request>();
   Request& r = *request;
   r.id = next_id_++;
@@ -133,6 +162,7 @@ std::optional<ApiError> Dispatcher::accept(api::GenerateRequest in,
   r.choices.resize(static_cast<size_t>(in.n_choices));
   r.buffer = std::move(buffer);
   r.in = std::move(in);
+  degrade(&r);
   Offer offer = queue_.offer(waiting_entry(r));
   if (!offer.is_accepted)
     return api_error("queue_full",
@@ -421,15 +451,26 @@ void Dispatcher::on_token(Lane* lane, ipc::TokenEvent event) {
 
 void Dispatcher::observe(Request* r, const TokenEffect& effect) {
   quarantine_.on_progress(r->id, true);
-  if (effect.gap_s) metrics_->observe(Metric::kInterTokenLatency, *effect.gap_s);
-  if (effect.is_new_token && r->completion_tokens() == 1)
-    metrics_->observe(Metric::kTimeToFirstToken,
-                      static_cast<double>(r->first_token_us - r->in.received_us) / 1e6);
+  if (effect.is_new_token) history_->note_token();
+  if (effect.gap_s) {
+    metrics_->observe(Metric::kInterTokenLatency, *effect.gap_s);
+    history_->note_gap(*effect.gap_s);
+    degradation_->note_token_gap(*effect.gap_s);
+  }
+  if (effect.is_new_token && r->completion_tokens() == 1) {
+    double ttft_s = static_cast<double>(r->first_token_us - r->in.received_us) / 1e6;
+    metrics_->observe(Metric::kTimeToFirstToken, ttft_s);
+    history_->note_first_token(ttft_s);
+  }
 }
 
 // False: the reader is too slow, the request has ended.
 bool Dispatcher::deliver(Request* r, StreamEvent event) {
   r->is_reply_begun = true;
+  if (event.kind == StreamEvent::Kind::kChoiceEnd && event.reason == "degraded" &&
+      std::find(r->degraded.begin(), r->degraded.end(), rung_name(RungKind::kTokens)) == r->degraded.end())
+    r->degraded.push_back(rung_name(RungKind::kTokens));
+  event.degraded = r->degraded;
   if (r->buffer->push(std::move(event))) return true;
   log_warn("slow reader cut", {{"request_id", r->in.id}, {"reason", "backlog"}});
   metrics_->add(Metric::kStreamsCut, 1);
@@ -451,6 +492,8 @@ void Dispatcher::on_worker_end(int lane, const WorkerEnd& end) {
   lanes_[lane].n_calls = 0;
   for (uint64_t id : convicted) {
     metrics_->add(Metric::kQuarantined, 1);
+    recent_->add_fault("a request ended its worker each time it ran (" + end.detail + ")",
+                       "refused with 500 and not tried again", utc_us());
     ApiError error = api_error("request_quarantined",
                                "this request ended its worker each time it ran, last time alone (" +
                                    end.detail + "); it is not tried again");
@@ -463,6 +506,11 @@ void Dispatcher::on_worker_end(int lane, const WorkerEnd& end) {
       drop_call(call->second.get());
     }
   }
+}
+
+double Dispatcher::oldest_wait_s() const {
+  auto since = queue_.oldest_since_us();
+  return since ? static_cast<double>(clock_->now_us() - *since) / 1e6 : 0;
 }
 
 std::vector<LiveRequest> Dispatcher::live_requests() const {

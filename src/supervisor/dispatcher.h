@@ -28,7 +28,10 @@
 #include "base/config.h"
 #include "metrics/metrics.h"
 #include "supervisor/accounting.h"
+#include "supervisor/degradation.h"
+#include "supervisor/history.h"
 #include "supervisor/quarantine.h"
+#include "supervisor/recent.h"
 #include "supervisor/request.h"
 #include "supervisor/status_json.h"
 #include "supervisor/worker_call.h"
@@ -41,6 +44,11 @@ class Dispatcher {
  public:
   Dispatcher(const Config& config, Metrics* metrics, Accounting* accounting, const Clock* clock);
   void set_workers(std::vector<WorkerLink*> workers);  // once, before all else; at most 64
+  void set_observers(History* history, Recent* recent, Degradation* degradation) {  // the same
+    history_ = history;
+    degradation_ = degradation;
+    recent_ = recent;
+  }
 
   // Accepts the request (its id in *id) or says why not; then nothing of it is kept.
   std::optional<api::ApiError> accept(api::GenerateRequest request,
@@ -55,7 +63,7 @@ class Dispatcher {
   void on_worker_end(int lane, const WorkerEnd& end);
   void turn();  // deadlines, slow readers, dispatch
   int64_t next_wakeup_us() const;
-  void start_drain() { is_draining_ = true; }
+  void set_draining(bool is_draining) { is_draining_ = is_draining; }  // refuses new work
   void abort_all();  // the drain's time is up
   void reload(const Config& config);
 
@@ -63,6 +71,8 @@ class Dispatcher {
   bool is_empty() const { return requests_.empty() && calls_.empty(); }
   bool has_work_at(int lane) const;  // something on which it should make progress
   size_t n_running() const { return n_at_worker_; }
+  bool is_queue_full() const { return queue_.size() >= static_cast<size_t>(config_.limits_max_queue); }
+  double oldest_wait_s() const;  // 0: nobody waits
   size_t n_waiting(ipc::Priority priority) const { return queue_.waiting(priority); }
   std::vector<LiveRequest> live_requests() const;  // oldest first
 
@@ -80,6 +90,8 @@ class Dispatcher {
   struct Route {
     int prefiller = -1, decoder = -1;
   };
+  std::optional<api::ApiError> shed(const api::GenerateRequest& request);
+  void degrade(Request* request) const;
   void dispatch_calls();
   int lane_for_call() const;
   void dispatch_requests();
@@ -123,6 +135,9 @@ class Dispatcher {
   const Clock* clock_;
   std::vector<Lane> lanes_;
   std::vector<WorkerLink*> links_;  // of lanes_
+  History* history_ = nullptr;
+  Recent* recent_ = nullptr;
+  Degradation* degradation_ = nullptr;
   AdmissionQueue queue_;
   RetryAfter retry_after_;
   Quarantine quarantine_;

@@ -32,6 +32,7 @@ void Dispatcher::end_normally(Request* r) {
   end.completion_tokens = r->completion_tokens();
   end.cached_tokens = r->n_cached;
   end.timing = timing_of(*r, clock_->now_us());
+  end.degraded = r->degraded;
   auto buffer = r->buffer;
   retry_after_.on_completion();
   finish(r, outcome, nullptr);  // the row first: who has read the end finds the counters risen

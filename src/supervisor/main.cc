@@ -132,11 +132,12 @@ std::string keys_for_next_start(const Config& before, const Config& after) {
   return names;
 }
 
-void reload(const Arguments& args, const Config& started_with, Supervisor* supervisor,
-            api::ApiServer* server, SdNotify* systemd) {
+Status reload(const Arguments& args, const Config& started_with, Supervisor* supervisor,
+              api::ApiServer* server, SdNotify* systemd) {
   systemd->reloading();
   Config config;
-  if (Status status = load_config(args, &config); !status.ok()) {
+  Status status = load_config(args, &config);
+  if (!status.ok()) {
     log_error("reload refused, the old configuration stays", {{"reason", status.message()}});
   } else {
     LogLevel level = LogLevel::kInfo;
@@ -147,9 +148,14 @@ void reload(const Arguments& args, const Config& started_with, Supervisor* super
       log_warn("changed keys wait for a restart of tandemd, those of a refused model are tried now",
                {{"keys", names}});
   }
-  if (Status status = server->reload_keys(); !status.ok())
-    log_error("keys not reloaded, the old ones stay", {{"reason", status.message()}});
+  if (Status files = server->reload_files(); !files.ok()) {
+    log_error("keys or deny list not reloaded, the old ones stay", {{"reason", files.message()}});
+    if (status.ok()) status = files;
+  }
+  if (!status.ok())
+    supervisor->note_fault("reload: " + status.message(), "what was in force before stays in force");
   systemd->ready();
+  return status;
 }
 
 int fail(int code, const Status& status) {
@@ -170,8 +176,10 @@ int serve(const Arguments& args, const Config& config) {
     return fail(kExitSystem, status);
   if (Status status = make_folder(config_cache_dir(config)); !status.ok())
     log_warn("no cache folder", {{"reason", status.message()}});
+  auto ladder = load_ladder(config);
+  if (!ladder.ok()) return fail(kExitConfig, ladder.status());
   std::unique_ptr<RequestLog> log = open_log(config);
-  Supervisor supervisor(config, log.get());
+  Supervisor supervisor(config, log.get(), std::move(*ladder));
   api::ApiServer::Options listen;
   listen.listen_fd = inherited_socket();
   auto server = api::ApiServer::start(config, &supervisor, std::move(listen));
@@ -190,13 +198,14 @@ int serve(const Arguments& args, const Config& config) {
     signalfd_siginfo info;
     while (read(signals.get(), &info, sizeof info) == sizeof info) {
       if (info.ssi_signo == SIGHUP) {
-        reload(args, config, &supervisor, server->get(), &systemd);
+        (void)reload(args, config, &supervisor, server->get(), &systemd).ok();  // it says so itself
       } else {
         systemd.stopping();
         supervisor.drain();
       }
     }
   };
+  hooks.on_reload = [&] { return reload(args, config, &supervisor, server->get(), &systemd); };
   hooks.on_turn = [&](const api::Readiness& readiness) {
     std::string text = readiness_name(readiness.state);
     if (!readiness.cause.empty()) text += ": " + readiness.cause;

@@ -31,7 +31,9 @@ std::vector<ipc::LogprobEntry> release_logprobs(Choice* choice, uint32_t n_relea
 std::string length_reason(const Request& request, const Choice& choice) {
   if (choice.finish == FinishReason::kDeadline) return "deadline";
   if (choice.finish != FinishReason::kLength || choice.generated.size() >= request.max_tokens) {
-    bool is_context = !request.in.max_tokens && choice.finish == FinishReason::kLength;
+    bool is_full = choice.finish == FinishReason::kLength;
+    if (is_full && request.is_capped && choice.generated.size() >= request.max_tokens) return "degraded";
+    bool is_context = !request.in.max_tokens && is_full;
     return is_context ? "context" : "";
   }
   size_t used = request.in.prompt.size() + choice.generated.size();
@@ -191,6 +193,7 @@ ipc::RequestRecord make_record(const Request& r, const std::string& outcome,
   record.total_ms = timing.total_ms;
   record.ttft_ms = timing.ttft_ms;
   record.status = outcome;
+  for (const std::string& rung : r.degraded) record.degradation += (record.degradation.empty() ? "" : ",") + rung;
   FinishReason finish = r.choices[0].finish;
   if (error == nullptr) record.finish_reason = finish == FinishReason::kStop ? "stop" : "length";
   bool is_sent_as_200 = error == nullptr || (r.in.is_stream && r.is_reply_begun);
@@ -198,7 +201,7 @@ ipc::RequestRecord make_record(const Request& r, const std::string& outcome,
   record.seed = r.in.sampling.seed;
   record.worker_generation = static_cast<int64_t>(r.worker_generation);
   record.n_dispatches = r.n_dispatches;
-  if (error != nullptr) record.error = error->message;
+  if (error != nullptr) record.error = error->code + ": " + error->message;
   record.prompt_text = r.in.log_prompt_text;
   record.completion_text = r.completion_text;
   return record;

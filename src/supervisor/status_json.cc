@@ -1,6 +1,8 @@
 #include "supervisor/status_json.h"
 
 #include "api/json_writer.h"
+#include "base/clock.h"
+#include "supervisor/box_facts.h"
 
 namespace tandem {
 namespace {
@@ -46,9 +48,10 @@ void write_pages(JsonWriter& out, const ipc::Heartbeat& h) {
   field(out, "pages_imported", static_cast<int64_t>(h.pages_imported));
 }
 
-void write_workers(JsonWriter& out, const StatusView& view) {
+void write_workers(JsonWriter& out, const StatusView& view, const BoxFacts& box) {
   out.key("workers").begin_array();
-  for (const WorkerView& w : view.workers) {
+  for (size_t i = 0; i < view.workers.size(); ++i) {
+    const WorkerView& w = view.workers[i];
     out.begin_object();
     field(out, "role", w.role);
     field(out, "number", w.number);
@@ -59,7 +62,10 @@ void write_workers(JsonWriter& out, const StatusView& view) {
     field(out, "restarts", w.restarts);
     field(out, "last_end", w.last_end);
     field(out, "steps", static_cast<int64_t>(w.heartbeat.steps));
-    field(out, "batch", w.heartbeat.last_batch);
+    field(out, "batch", w.heartbeat.n_running > 0 ? w.heartbeat.last_batch : 0);
+    field(out, "device", view.model ? view.model->device : "");
+    field(out, "isa", view.model ? view.model->isa : "");
+    field(out, "rss_bytes", box.worker_rss_bytes[i]);
     field(out, "computed_tokens", static_cast<int64_t>(w.heartbeat.computed_tokens));
     field(out, "pool_bytes", w.pool_bytes);
     write_pages(out, w.heartbeat);
@@ -116,6 +122,7 @@ void write_memory(JsonWriter& out, const StatusView& view) {
 void write_queue(JsonWriter& out, const StatusView& view) {
   out.key("queue").begin_object();
   field(out, "running", static_cast<int64_t>(view.running));
+  field(out, "limit", view.max_queue);
   out.key("waiting").begin_object();
   constexpr const char* kNames[] = {"high", "normal", "low"};
   for (int i = 0; i < 3; ++i) field(out, kNames[i], static_cast<int64_t>(view.waiting[i]));
@@ -139,6 +146,116 @@ void write_requests(JsonWriter& out, const StatusView& view) {
   out.key("is_current").boolean(view.has_requests);
 }
 
+void write_recent(JsonWriter& out, const StatusView& view) {
+  out.key("recent").begin_array();
+  for (const RecentRequest& r : view.recent) {
+    out.begin_object();
+    field(out, "id", r.id);
+    field(out, "finished", format_utc(r.finished_us));
+    field(out, "endpoint", r.endpoint);
+    field(out, "priority", r.priority);
+    field(out, "status", r.status);
+    field(out, "http_status", r.http_status);
+    field(out, "error_code", r.error_code);
+    field(out, "degradation", r.degradation);
+    field(out, "prompt_tokens", r.prompt_tokens);
+    field(out, "completion_tokens", r.completion_tokens);
+    field(out, "cached_tokens", r.cached_tokens);
+    field(out, "dispatches", r.n_dispatches);
+    out.key("queue_ms").number(r.queue_ms).key("ttft_ms").number(r.ttft_ms);
+    out.key("total_ms").number(r.total_ms).end_object();
+  }
+  out.end_array().key("faults").begin_array();
+  for (const Fault& f : view.faults) {
+    out.begin_object();
+    field(out, "at", format_utc(f.at_us));
+    field(out, "what", f.what);
+    field(out, "action", f.action);
+    field(out, "count", f.n);
+    out.end_object();
+  }
+  out.end_array();
+}
+
+// Three columns of numbers, oldest first; null where nothing was measured.
+void write_history(JsonWriter& out, const StatusView& view, int64_t now_us) {
+  auto column = [&](const char* name, double HistoryPoint::*value) {
+    out.key(name).begin_array();
+    for (const HistoryPoint& p : view.history) p.*value < 0 ? out.null() : out.number(p.*value);
+    out.end_array();
+  };
+  out.key("history").begin_object();
+  out.key("point_seconds").number(static_cast<double>(History::kPointUs) / 1e6);
+  out.key("span_seconds").number(static_cast<double>(History::kPointUs) * History::kPoints / 1e6);
+  out.key("age_seconds").begin_array();
+  for (const HistoryPoint& p : view.history)
+    out.integer((now_us - p.end_us + 500'000) / 1'000'000);
+  out.end_array();
+  column("ttft_seconds", &HistoryPoint::ttft_s);
+  column("inter_token_seconds", &HistoryPoint::inter_token_s);
+  column("tokens_per_second", &HistoryPoint::tokens_per_s);
+  out.end_object();
+}
+
+// `value` only where there is one: an absent or broken sensor is never a zero.
+void write_sensors(JsonWriter& out, const HostReadings& host) {
+  auto sensor = [&](const char* name, const SensorReading& r) {
+    bool has_value = r.state == SensorReading::State::kOk || r.state == SensorReading::State::kLate;
+    out.key(name).begin_object();
+    field(out, "state", sensor_state_name(r.state));
+    out.key("value");
+    has_value ? out.number(r.value) : out.null();
+    field(out, "note", r.note);
+    out.end_object();
+  };
+  out.key("sensors").begin_object();
+  sensor("temperature_celsius", host.temperature_c);
+  sensor("trip_celsius", host.trip_c);
+  sensor("clock_hertz", host.clock_hz);
+  sensor("max_clock_hertz", host.max_clock_hz);
+  sensor("throttle_events", host.throttle_events);
+  sensor("memory_pressure_ratio", host.memory_pressure);
+  sensor("memory_available_bytes", host.memory_available_bytes);
+  sensor("memory_total_bytes", host.memory_total_bytes);
+  sensor("major_faults", host.major_faults);
+  sensor("disk_free_bytes", host.disk_free_bytes);
+  sensor("disk_total_bytes", host.disk_total_bytes);
+  out.end_object();
+}
+
+void write_load(JsonWriter& out, const DegradationView& view) {
+  out.key("load").begin_object();
+  for (const auto& cause : view.causes) {
+    out.key(cause.name).begin_object().key("value");
+    cause.value ? out.number(*cause.value) : out.null();
+    field(out, "note", cause.note);
+    out.end_object();
+  }
+  out.end_object().key("ladder").begin_array();
+  for (const auto& rung : view.rungs) {
+    out.begin_object();
+    field(out, "rung", rung.name);
+    field(out, "causes", rung.causes);
+    out.key("enter").number(rung.enter).key("leave").number(rung.leave);
+    out.key("is_active").boolean(rung.is_active);
+    field(out, "pinned", rung.pinned);
+    field(out, "skipped", rung.skip_reason);
+    out.end_object();
+  }
+  out.end_array();
+}
+
+void write_box(JsonWriter& out, const BoxFacts& box) {
+  out.key("box").begin_object();
+  field(out, "kernel", box.kernel);
+  field(out, "distribution", box.distribution);
+  field(out, "machine", box.machine);
+  field(out, "cpu", box.cpu_model);
+  field(out, "cores", box.n_cores);
+  field(out, "supervisor_rss_bytes", box.supervisor_rss_bytes);
+  out.end_object();
+}
+
 }  // namespace
 
 const char* readiness_name(api::Readiness::State state) {
@@ -146,11 +263,13 @@ const char* readiness_name(api::Readiness::State state) {
   return kNames[static_cast<int>(state)];
 }
 
-std::string status_json(const StatusView& view, const RequestLogCounters& log,
-                        const Status& log_status, int64_t now_us) {
+std::string status_json(const StatusView& view, const BoxFacts& box,
+                        const RequestLogCounters& log, const Status& log_status,
+                        int64_t now_us) {
   JsonWriter out;
   out.begin_object();
   field(out, "version", TANDEM_VERSION);
+  field(out, "time", format_utc(utc_us()));
   out.key("uptime_seconds").number(static_cast<double>(now_us - view.started_us) / 1e6);
   out.key("readiness").begin_object();
   field(out, "state", readiness_name(view.readiness.state));
@@ -158,15 +277,23 @@ std::string status_json(const StatusView& view, const RequestLogCounters& log,
   field(out, "remedy", view.readiness.remedy);
   out.end_object();
   write_model(out, view);
-  write_workers(out, view);
+  write_workers(out, view, box);
   write_queue(out, view);
   write_requests(out, view);
   write_kv(out, view);
   write_memory(out, view);
+  write_recent(out, view);
+  write_history(out, view, now_us);
+  write_sensors(out, view.host);
+  if (view.has_requests) write_load(out, view.degradation);
+  write_box(out, box);
   out.key("request_log").begin_object();
   field(out, "rows_written", static_cast<int64_t>(log.rows_written));
   field(out, "rows_dropped", static_cast<int64_t>(log.rows_dropped));
   field(out, "bytes_written", static_cast<int64_t>(log.bytes_written));
+  out.key("file_bytes");
+  box.log_file_bytes < 0 ? out.null() : out.integer(box.log_file_bytes);
+  field(out, "budget_bytes", view.log_budget_bytes);
   field(out, "problem", log_status.ok() ? "" : log_status.message());
   out.end_object().end_object();
   return out.take();

@@ -9,6 +9,10 @@
 #include "api/service.h"
 #include "ipc/messages.h"
 #include "requestlog/request_log.h"
+#include "supervisor/degradation.h"
+#include "supervisor/history.h"
+#include "supervisor/host_sensors.h"
+#include "supervisor/recent.h"
 
 namespace tandem {
 
@@ -36,13 +40,23 @@ struct StatusView {
   size_t waiting[3] = {0, 0, 0};  // high, normal, low
   size_t running = 0;
   std::vector<LiveRequest> requests;
+  std::vector<HistoryPoint> history;  // oldest first
+  std::vector<RecentRequest> recent;  // newest first
+  std::vector<Fault> faults;          // newest first
+  HostReadings host;
+  DegradationView degradation;
+  std::string state_dir, log_path;
+  int64_t log_budget_bytes = 0, max_queue = 0;
   bool has_requests = false;  // false: the loop did not answer in time, the copy is a little old
   int64_t started_us = 0, published_us = 0;  // monotonic
 };
 
+struct BoxFacts;
+
 const char* readiness_name(
     api::Readiness::State state);  // "ready", "degraded", "warming", "dead", "draining"
-std::string status_json(const StatusView& view, const RequestLogCounters& log,
-                        const Status& log_status, int64_t now_us);
+std::string status_json(const StatusView& view, const BoxFacts& box,
+                        const RequestLogCounters& log, const Status& log_status,
+                        int64_t now_us);
 
 }  // namespace tandem

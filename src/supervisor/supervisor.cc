@@ -1,12 +1,15 @@
 #include "supervisor/supervisor.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <future>
+#include <limits>
 #include <utility>
 
 #include "base/log.h"
+#include "supervisor/box_facts.h"
 #include "supervisor/model_files.h"
 #include "supervisor/response_stream.h"
 
@@ -21,8 +24,10 @@ namespace {
 constexpr int64_t kPublishUs = 100'000;
 constexpr int64_t kMaxPollUs = 250'000;
 constexpr int64_t kLoopDeadUs = 5'000'000;  // the loop publishes several times a second
+constexpr int64_t kSlowLookUs = 1'000'000;
 constexpr int kFailedLives = 3;  // lives without progress in a row: dead, no longer warming
 constexpr auto kStatusWait = std::chrono::milliseconds(200);  // then the published copy is shown
+constexpr auto kAdminWait = std::chrono::milliseconds(5000);
 constexpr auto kLookAround =
     std::chrono::milliseconds(50);  // how often a waiting call looks for its client
 
@@ -32,18 +37,24 @@ ApiError stopped_error() {
 
 }  // namespace
 
-Supervisor::Supervisor(const Config& config, RequestLog* log)
+Supervisor::Supervisor(const Config& config, RequestLog* log, Ladder ladder)
     : log_(log),
-      accounting_(&metrics_, log),
+      accounting_(&metrics_, log, &recent_),
       config_(config),
+      degradation_(std::move(ladder), &metrics_),
       dispatcher_(config, &metrics_, &accounting_, &clock_),
       fleet_(config, &metrics_, &clock_,
              {[this](int lane, ipc::FromWorker m) { dispatcher_.on_message(lane, std::move(m)); },
-              [this](int lane, const WorkerEnd& end) { dispatcher_.on_worker_end(lane, end); },
+              [this](int lane, const WorkerEnd& end) {
+                note_worker_end(lane);
+                dispatcher_.on_worker_end(lane, end);
+              },
               [this](int lane) { return dispatcher_.has_work_at(lane); }}),
       inbox_(std::make_shared<Inbox>()),
+      sensors_("", config_state_dir(config)),
       started_us_(monotonic_us()) {
   dispatcher_.set_workers(fleet_.links());
+  dispatcher_.set_observers(&history_, &recent_, &degradation_);
   publish(started_us_);
 }
 
@@ -52,11 +63,13 @@ Supervisor::~Supervisor() = default;
 // --- the loop ---
 
 void Supervisor::run(LoopHooks hooks) {
+  on_reload_ = hooks.on_reload;
   while (!fleet_.is_stopped()) {
     int64_t now = clock_.now_us();
     fleet_.turn();
     dispatcher_.turn();
     turn_drain(now);
+    turn_degradation(now);
     if (now >= next_publish_us_ || fleet_.spokesman().state() != published_state_) {
       publish(now);
       if (hooks.on_turn) hooks.on_turn(compute_readiness());
@@ -88,7 +101,7 @@ void Supervisor::drain() {
     if (drain_until_us_ > 0) return;
     log_info("draining", {{"timeout_ms", config_.workers_drain_timeout_ms}});
     drain_until_us_ = clock_.now_us() + config_.workers_drain_timeout_ms * 1000;
-    dispatcher_.start_drain();
+    dispatcher_.set_draining(true);
     next_publish_us_ = 0;
   });
 }
@@ -116,6 +129,9 @@ void Supervisor::reload(const Config& config) {
 
 Readiness Supervisor::compute_readiness() const {
   using State = Readiness::State;
+  if (is_drained_by_admin_ && drain_until_us_ == 0)
+    return {State::kDraining, "drained by an administrator",
+            "undrain it on the status page or with POST /admin/undrain"};
   if (dispatcher_.is_draining()) return {State::kDraining, "shutting down", ""};
   const WorkerKeeper& worker = fleet_.spokesman();
   switch (worker.state()) {
@@ -142,6 +158,8 @@ Readiness Supervisor::compute_readiness() const {
               "the worker has made no progress for " + std::to_string(silence / 1000) + " ms",
               "it is restarted after workers.watchdog_ms"};
   }
+  if (std::string cause = degradation_.cause(); !cause.empty())
+    return {State::kDegraded, cause, "fewer requests, or a cooler place for heat; a pin is cleared with tandem degrade clear"};
   return {State::kReady, "", ""};
 }
 
@@ -165,6 +183,73 @@ StatusView Supervisor::view() const {
   return v;
 }
 
+void Supervisor::turn_degradation(int64_t now) {
+  if (!degradation_.is_due(now)) return;
+  Degradation::Inputs in;
+  in.queue_wait_s = dispatcher_.oldest_wait_s();
+  in.is_queue_full = dispatcher_.is_queue_full();
+  in.is_busy = dispatcher_.n_running() > 0;
+  double used = 0, pages = 0;
+  for (const auto& keeper : fleet_.keepers()) {
+    const ipc::Heartbeat& beat = keeper->heartbeat();
+    used += static_cast<double>(beat.pages_used);
+    pages += static_cast<double>(beat.pages_used + beat.pages_free);
+  }
+  if (pages > 0) in.kv_ratio = used / pages;
+  in.host = sensors_.latest(now);
+  std::string before = degradation_.cause();
+  degradation_.turn(in, now);
+  if (degradation_.cause() != before) next_publish_us_ = 0;
+}
+
+StatusView Supervisor::whole_view() const {
+  StatusView v = view();
+  v.model_created_s = view_.model_created_s;  // only the loop thread writes view_
+  v.requests = dispatcher_.live_requests();
+  v.has_requests = true;
+  v.history.assign(history_.points().begin(), history_.points().end());
+  v.max_queue = config_.limits_max_queue;
+  v.degradation = degradation_.view();
+  v.state_dir = config_state_dir(config_);
+  v.log_path = config_.log_database.empty() ? v.state_dir + "/requests.db" : config_.log_database;
+  v.log_budget_bytes = config_.log_max_bytes;
+  return v;
+}
+
+void Supervisor::note_worker_end(int lane) {
+  const WorkerKeeper& keeper = *fleet_.keepers()[static_cast<size_t>(lane)];
+  size_t n = dispatcher_.n_running();
+  std::string action = "a new one was started at once or after a pause; " + std::to_string(n) +
+                       " requests go on there";
+  if (keeper.state() == WorkerState::kRefused)
+    action = "not started again until the model file or the configuration changes";
+  recent_.add_fault("worker ended: " + keeper.last_end(), action, utc_us());
+}
+
+void Supervisor::export_readiness(Readiness::State state) {
+  using State = Readiness::State;
+  for (State s : {State::kReady, State::kDegraded, State::kWarming, State::kDead, State::kDraining})
+    metrics_.set(Metric::kReadiness, s == state ? 1 : 0, {readiness_name(s)});
+}
+
+// What is not known is NaN, never zero: a rule that compares it stays silent.
+void Supervisor::export_host() {
+  HostReadings host = sensors_.latest(clock_.now_us());
+  auto set = [this](Metric metric, const SensorReading& r) {
+    bool is_known = r.state == SensorReading::State::kOk;
+    metrics_.set(metric, is_known ? r.value : std::numeric_limits<double>::quiet_NaN());
+  };
+  set(Metric::kDiskFree, host.disk_free_bytes);
+  set(Metric::kTemperature, host.temperature_c);
+  set(Metric::kTripTemperature, host.trip_c);
+  set(Metric::kMemoryAvailable, host.memory_available_bytes);
+  auto resident = [](int64_t pid) { return static_cast<double>(pid > 0 ? resident_bytes(pid) : 0); };
+  metrics_.set(Metric::kResidentBytes, resident(getpid()), {"supervisor"});
+  double workers = 0;
+  for (const auto& keeper : fleet_.keepers()) workers += resident(keeper->pid());
+  metrics_.set(Metric::kResidentBytes, workers, {"worker"});
+}
+
 void Supervisor::publish(int64_t now) {
   StatusView v = view();
   v.published_us = now;
@@ -175,6 +260,17 @@ void Supervisor::publish(int64_t now) {
   if (is_new_worker && fleet_.spokesman().state() == WorkerState::kReady)
     digest_.want(config_cache_dir(config_), model_stamp(v.model_path), model_parts(v.model_path));
   accounting_.collect_log_counters();
+  history_.turn(now);
+  export_readiness(v.readiness.state);
+  if (now >= next_slow_look_us_) {
+    next_slow_look_us_ = now + kSlowLookUs;
+    export_host();
+    Status log = log_->status();
+    if (!log.ok() && !had_log_problem_)
+      recent_.add_fault("request log: " + log.message(),
+                        "its rows are dropped and counted; serving goes on", utc_us());
+    had_log_problem_ = !log.ok();
+  }
   published_state_ = fleet_.spokesman().state();
   next_publish_us_ = now + kPublishUs;
   std::lock_guard lock(mutex_);
@@ -207,25 +303,36 @@ int64_t Supervisor::model_created() {
 
 std::string Supervisor::metrics_text() { return metrics_.text(); }
 
-std::string Supervisor::status_json() {
-  auto answer = std::make_shared<std::promise<StatusView>>();
+// Asks the loop thread; nothing if it doesn't answer in time.
+template <typename T>
+std::optional<T> Supervisor::ask_loop(std::function<T()> question,
+                                      std::chrono::milliseconds wait) const {
+  auto answer = std::make_shared<std::promise<T>>();
   auto future = answer->get_future();
-  bool is_posted = inbox_->post([this, answer] {
-    StatusView v = view();
-    v.model_created_s = view_.model_created_s;  // only this thread writes view_
-    v.requests = dispatcher_.live_requests();
-    v.has_requests = true;
-    answer->set_value(std::move(v));
-  });
-  StatusView shown;
-  if (is_posted && future.wait_for(kStatusWait) == std::future_status::ready) {
-    shown = future.get();
-  } else {
+  bool is_posted =
+      inbox_->post([answer, question = std::move(question)] { answer->set_value(question()); });
+  if (!is_posted || future.wait_for(wait) != std::future_status::ready) return std::nullopt;
+  return future.get();
+}
+
+std::string Supervisor::status_json() {
+  std::optional<StatusView> shown =
+      ask_loop<StatusView>([this] { return whole_view(); }, kStatusWait);
+  if (!shown) {
     std::lock_guard lock(mutex_);
     shown = view_;
   }
-  shown.readiness = readiness();
-  return tandem::status_json(shown, log_->counters(), log_->status(), monotonic_us());
+  int64_t now = monotonic_us();
+  shown->readiness = readiness();
+  shown->recent = recent_.requests();
+  shown->faults = recent_.faults();
+  shown->host = sensors_.latest(now);
+  return tandem::status_json(*shown, read_box_facts(*shown), log_->counters(), log_->status(), now);
+}
+
+std::string Supervisor::config_text() {
+  auto text = ask_loop<std::string>([this] { return config_to_toml(config_); }, kStatusWait);
+  return text.value_or("# the supervisor's loop does not answer\n");
 }
 
 api::ApiResult<std::vector<ipc::RequestRecord>> Supervisor::query_log(
@@ -237,6 +344,49 @@ api::ApiResult<std::vector<ipc::RequestRecord>> Supervisor::query_log(
 
 void Supervisor::record_rejected(ipc::RequestRecord record) {
   accounting_.account_refused(std::move(record));
+}
+
+// --- what an administrator asks for ---
+
+api::ApiResult<std::string> Supervisor::admin(const api::AdminCommand& command) {
+  using Answer = api::ApiResult<std::string>;
+  auto answer = ask_loop<Answer>([this, command] { return administer(command); }, kAdminWait);
+  if (!answer) return api_error("admin_failed", "the supervisor's loop does not answer");
+  return std::move(*answer);
+}
+
+bool Supervisor::restart_workers(int64_t pid) {
+  bool has_any = false;
+  for (const auto& keeper : fleet_.keepers()) has_any |= keeper->restart(pid);
+  return has_any;
+}
+
+api::ApiResult<std::string> Supervisor::administer(const api::AdminCommand& command) {
+  using Action = api::AdminCommand::Action;
+  bool is_stopping = drain_until_us_ > 0 || fleet_.is_stopped();
+  if (is_stopping) return api_error("admin_failed", "the server is shutting down");
+  next_publish_us_ = 0;
+  switch (command.action) {
+    case Action::kDrain:
+    case Action::kUndrain:
+      is_drained_by_admin_ = command.action == Action::kDrain;
+      dispatcher_.set_draining(is_drained_by_admin_);
+      return is_drained_by_admin_ ? std::string("new requests are refused with 503; accepted ones are finished")
+                                  : std::string("new requests are accepted");
+    case Action::kReload:
+      if (!on_reload_) return api_error("admin_failed", "this process cannot reload");
+      if (Status status = on_reload_(); !status.ok())
+        return api_error("admin_failed", "the old configuration stays: " + status.message());
+      return std::string("configuration and keys were read again");
+    case Action::kRestartWorker:
+      if (!restart_workers(command.pid))
+        return api_error("admin_failed", command.pid == 0 ? "no worker runs"
+                                                          : "no worker with this pid runs");
+      return std::string("the worker was ended; the next one starts and takes over its requests");
+    case Action::kDegrade:
+      return degradation_.set(command.rung, command.pin);
+  }
+  return api_error("internal_error", "an action without its code");
 }
 
 // --- requests and calls ---

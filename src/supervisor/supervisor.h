@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,24 +19,29 @@
 #include "metrics/metrics.h"
 #include "requestlog/request_log.h"
 #include "supervisor/accounting.h"
+#include "supervisor/degradation.h"
 #include "supervisor/dispatcher.h"
 #include "supervisor/fleet.h"
+#include "supervisor/history.h"
+#include "supervisor/host_sensors.h"
 #include "supervisor/inbox.h"
 #include "supervisor/model_digest.h"
+#include "supervisor/recent.h"
 #include "supervisor/status_json.h"
 
 namespace tandem {
 
 class Supervisor : public api::InferenceService {
  public:
-  // `log` must outlive it.
-  Supervisor(const Config& config, RequestLog* log);
+  // `log` must outlive it. A ladder without rungs degrades nothing.
+  Supervisor(const Config& config, RequestLog* log, Ladder ladder = {});
   ~Supervisor() override;
 
   struct LoopHooks {
     int signal_fd = -1;                                  // watched; read by on_signal
     std::function<void()> on_signal;                     // loop thread
     std::function<void(const api::Readiness&)> on_turn;  // loop thread, a few times a second
+    std::function<Status()> on_reload;                   // loop thread: /admin/reload
   };
   // The loop; the caller's thread becomes the loop thread. Returns when a drain is over and the
   // worker gone.
@@ -45,6 +51,11 @@ class Supervisor : public api::InferenceService {
   void drain();
   // Thread-safe. Takes over what can change while running; returns at once.
   void reload(const Config& config);
+
+  // Thread-safe. Shown on the status page among the faults.
+  void note_fault(std::string what, std::string action) {
+    recent_.add_fault(std::move(what), std::move(action), utc_us());
+  }
 
   // InferenceService: thread-safe.
   api::Readiness readiness() override;
@@ -60,6 +71,8 @@ class Supervisor : public api::InferenceService {
   void record_rejected(ipc::RequestRecord record) override;
   std::string metrics_text() override;
   std::string status_json() override;
+  std::string config_text() override;
+  api::ApiResult<std::string> admin(const api::AdminCommand& command) override;
   api::ApiResult<std::vector<ipc::RequestRecord>> query_log(const ipc::RecordQuery& query) override;
   const Metrics& metrics() const { return metrics_; }
 
@@ -70,19 +83,36 @@ class Supervisor : public api::InferenceService {
   api::Readiness compute_readiness() const;
   WorkerCall::Answer call_worker(std::shared_ptr<WorkerCall> call, const api::CallLimits& limits);
   StatusView view() const;
+  StatusView whole_view() const;
+  void note_worker_end(int lane);
+  bool restart_workers(int64_t pid);
+  void export_readiness(api::Readiness::State state);
+  void export_host();
+  void turn_degradation(int64_t now_us);
+  api::ApiResult<std::string> administer(const api::AdminCommand& command);
+  template <typename T>
+  std::optional<T> ask_loop(std::function<T()> question, std::chrono::milliseconds wait) const;
 
   Clock clock_;
   Metrics metrics_;
   RequestLog* log_;
+  Recent recent_;
+  History history_;  // loop thread
   Accounting accounting_;
   Config config_;          // loop thread
+  Degradation degradation_;  // loop thread
   Dispatcher dispatcher_;  // loop thread
   Fleet fleet_;            // loop thread
   ModelDigest digest_;     // loop thread
   std::shared_ptr<Inbox> inbox_;
+  HostSensors sensors_;
+  std::function<Status()> on_reload_;  // loop thread
+  bool is_drained_by_admin_ = false;   // loop thread
+  bool had_log_problem_ = false;       // loop thread
   int64_t started_us_;
   int64_t drain_until_us_ = 0;  // loop thread; 0: not draining
   int64_t next_publish_us_ = 0;
+  int64_t next_slow_look_us_ = 0;
   WorkerState published_state_ = WorkerState::kStopped;
   mutable std::mutex mutex_;  // guards view_
   StatusView view_;

@@ -263,6 +263,15 @@ void WorkerKeeper::kill_as(const char* cause, const std::string& detail) {
   process_->kill_now();
 }
 
+bool WorkerKeeper::restart(int64_t pid) {
+  if (!process_ || forced_end_ || state_ == WorkerState::kStopped) return false;
+  if (pid != 0 && pid != process_->pid()) return false;
+  forced_end_ = WorkerEnd{"admin", "restarted by an administrator", false};
+  made_progress_ = true;  // no back-off
+  process_->kill_now();
+  return true;
+}
+
 void WorkerKeeper::protocol_fault(const std::string& what) {
   if (process_ && !forced_end_) kill_as("internal", "wrong message: " + what);
 }

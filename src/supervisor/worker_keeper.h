@@ -51,6 +51,9 @@ class WorkerKeeper : public WorkerLink {
   // refused model is tried again.
   void reload(const Config& config);
   void set_log_level(const std::string& level);
+  // Ends the worker and starts the next one at once; its requests go on there. `pid` 0: whichever
+  // runs. False: no such worker.
+  bool restart(int64_t pid);
   void stop();  // asks the worker to go; kills it when it hasn't after 2 s
   bool is_stopped() const { return state_ == WorkerState::kStopped && !process_; }
 

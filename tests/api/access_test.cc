@@ -115,11 +115,11 @@ TEST_CASE("access: keys are read again, and a bad file keeps the old ones") {
   int port = f.start();
   CHECK(fetch(port, get("/v1/models", with_key("a"))).status == 200);
   users.write("bob:" + sha256_hex("b") + "\n");
-  CHECK(f.server->reload_keys().ok());
+  CHECK(f.server->reload_files().ok());
   CHECK(fetch(port, get("/v1/models", with_key("a"))).status == 401);
   CHECK(fetch(port, get("/v1/models", with_key("b"))).status == 200);
   users.write("bob:secret-in-plain\n");
-  Status bad = f.server->reload_keys();
+  Status bad = f.server->reload_files();
   CHECK(!bad.ok());
   CHECK(bad.message().find(":1:") != std::string::npos);
   CHECK(bad.message().find("secret") == std::string::npos);
@@ -209,7 +209,7 @@ TEST_CASE("access: a socket others can reach needs a key or the owner's word") {
     CHECK(fetch(started.value()->port(), "GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n").status == 403);
     CHECK(fetch(started.value()->port(), "GET /health HTTP/1.1\r\nHost: 192.0.2.7:8080\r\n\r\n").status == 200);
     users.write("");
-    CHECK(!started.value()->reload_keys().ok());  // would open the service to everybody
+    CHECK(!started.value()->reload_files().ok());  // would open the service to everybody
     CHECK(fetch(started.value()->port(), get("/v1/models")).status == 401);
   }
   config.server_allow_unauthenticated = true;

@@ -122,6 +122,7 @@ ApiResult<PrepareOutcome> FakeService::prepare(ipc::Prepare request, const CallL
     for (const auto& m : request.messages) outcome.prompt_text += "<" + m.role + ">" + m.content;
   for (unsigned char c : outcome.prompt_text) outcome.ids.push_back(c);
   if (request.kind == ipc::Prepare::Kind::kIds) outcome.ids = request.ids;
+  if (prepare_text) outcome.prompt_text = prepare_text(request);
   if (!request.want_prompt_text) outcome.prompt_text.clear();
   return outcome;
 }

@@ -34,8 +34,12 @@ class FakeService : public InferenceService {
   std::function<ApiResult<Script>(const GenerateRequest&)> script;
   std::function<std::optional<ApiError>(const ipc::Prepare&)> prepare_error;
   std::function<void(const CallLimits&)> prepare_wait;
+  std::function<std::string(const ipc::Prepare&)> prepare_text;  // the prompt as text, instead of the request's own
   Readiness ready{Readiness::State::kReady, "", ""};
   std::string metrics = "# HELP x y\n";
+  std::string status = R"({"state":"ready"})";
+  std::vector<AdminCommand> commands;
+  std::optional<ApiError> admin_error;
   std::vector<ipc::RequestRecord> rows;
 
   Readiness readiness() override { return ready; }
@@ -47,7 +51,21 @@ class FakeService : public InferenceService {
   ApiResult<std::unique_ptr<ResponseStream>> submit(GenerateRequest request) override;
   void record_rejected(ipc::RequestRecord record) override;
   std::string metrics_text() override { return metrics; }
-  std::string status_json() override { return R"({"state":"ready"})"; }
+  std::string status_json() override {
+    std::lock_guard lock(mutex_);
+    return status;
+  }
+  void set_status(std::string json) {
+    std::lock_guard lock(mutex_);
+    status = std::move(json);
+  }
+  std::string config_text() override { return "[server]\nlisten = \"127.0.0.1:0\"\n"; }
+  ApiResult<std::string> admin(const AdminCommand& command) override {
+    std::lock_guard lock(mutex_);
+    commands.push_back(command);
+    if (admin_error) return *admin_error;
+    return std::string("done");
+  }
   ApiResult<std::vector<ipc::RequestRecord>> query_log(const ipc::RecordQuery& query) override;
 
   // What was seen, safe to read while the server runs.

@@ -33,7 +33,7 @@ const Tokenizer& tokenizer() {
 class Sim {
  public:
   Sim(const Shape& shape, uint32_t seed, Tally* tally)
-      : shape_(shape), rng_(seed), tally_(tally), log_(RequestLog::open({})), accounting_(&metrics_, log_.get()) {
+      : shape_(shape), rng_(seed), tally_(tally), log_(RequestLog::open({})), accounting_(&metrics_, log_.get(), &recent_) {
     config_.cache_page_size_tokens = shape.prefill.model.page_size;
     dispatcher_ = std::make_unique<Dispatcher>(config_, &metrics_, &accounting_, &clock_);
     auto add = [&](ipc::Role role, int n, const SimOptions& o) {
@@ -48,6 +48,7 @@ class Sim {
       links.push_back(w.get());
     }
     dispatcher_->set_workers(links);
+    dispatcher_->set_observers(&history_, &recent_, &degradation_);
     clock_.set_us(1'000'000);
   }
   void plant_leak() { workers_[0]->plant_leak = true; }
@@ -249,6 +250,9 @@ class Sim {
   FakeClock clock_;
   Metrics metrics_;
   std::unique_ptr<RequestLog> log_;
+  Recent recent_;
+  History history_;
+  Degradation degradation_{Ladder{}, &metrics_};
   Accounting accounting_;
   std::unique_ptr<Dispatcher> dispatcher_;
   std::vector<std::unique_ptr<SimWorker>> workers_;

@@ -1,8 +1,10 @@
 """The `tandem` command on a real model: tools without a server, and the verbs that talk to one."""
+import hashlib
 import json
 import math
 import os
 import subprocess
+import tarfile
 import time
 
 import pytest
@@ -25,7 +27,7 @@ def golden(name):
         return json.load(f)
 
 
-VERBS = ["serve", "chat", "inspect", "tokenize", "bench", "eval", "doctor", "log"]
+VERBS = ["serve", "chat", "inspect", "tokenize", "bench", "eval", "doctor", "log", "status", "bundle", "degrade"]
 
 
 def test_help_lists_the_verbs_and_each_verb_explains_itself():
@@ -35,7 +37,7 @@ def test_help_lists_the_verbs_and_each_verb_explains_itself():
         text, _ = tandem(verb, "--help")
         assert "Usage:" in text or "Options:" in text
     assert tandem("--version")[0].startswith("tandem ")
-    for absent in ["status", "degrade", "bundle", "quantize"]:
+    for absent in ["quantize"]:
         assert f"\n  {absent} " not in out
 
 
@@ -129,12 +131,18 @@ def test_bench_prints_exactly_the_agreed_json():
 
 
 def test_doctor(tmp_path):
-    out, _ = tandem("doctor", "--model", SMOLLM2, "--state", tmp_path)
-    for word in ["state folder", "features", "kernels", "matmul Q4_1", "attention", "memory bandwidth", "integer peak",
+    config = tmp_path / "tandem.toml"  # a port that nobody else can hold
+    config.write_text('[server]\nlisten = "127.0.0.1:0"\n')
+    out, _ = tandem("doctor", "--model", SMOLLM2, "--state", tmp_path, "--config", config)
+    for word in ["configuration", "state folder", "port", "user keys", "admin key", "clock", "graphics device",
+                 "model file", hashlib.sha256(open(SMOLLM2, "rb").read()).hexdigest(), "features", "kernels", "matmul Q4_1", "attention", "memory bandwidth", "integer peak",
                  "chat template", "topology", "cpu quota", "huge pages", "a team of", "MiB weights", "MiB KV pool"]:
         assert word in out, word
     assert "\nfail" not in out
-    (tmp_path / "small.toml").write_text("[workers]\nmemory_budget_bytes = 100000000\n[cache]\nkv_pool_bytes = 67108864\n")
+    for line, after in zip(out.split("\n"), out.split("\n")[1:]):
+        assert not line.startswith(("warn", "fail")) or "remedy: " in after, line
+    (tmp_path / "small.toml").write_text('[server]\nlisten = "127.0.0.1:0"\n[workers]\nmemory_budget_bytes = 100000000\n'
+                                         "[cache]\nkv_pool_bytes = 67108864\n")
     out, _ = tandem("doctor", "--model", SMOLLM2, "--state", tmp_path, "--config", tmp_path / "small.toml", code=1)
     assert "fail  memory " in out and "64.0 MiB KV pool" in out and "100000000" in out
     out, _ = tandem("doctor", "--force-isa", "avx9000", "--state", tmp_path, code=1)
@@ -188,3 +196,59 @@ def test_log_shows_rows_from_server_and_file(appliance):
     assert served == stored and served[0]["endpoint"] == "chat" and served[0]["completion_tokens"] == 3
     out, err = tandem("log", "--url", appliance.url, "--status", "failed")
     assert out == "" and "no request matches" in err
+
+
+def test_status_tells_what_the_server_does(appliance):
+    out, _ = tandem("status", "--url", appliance.url)
+    for word in ["ready:", "model " + appliance.model_name, "queue   running", "pages used", "worker  both ready", "heat", "disk"]:
+        assert word in out, out
+    d = json.loads(tandem("status", "--url", appliance.url, "--json")[0])
+    assert d["readiness"]["state"] == "ready" and d["model"]["name"] == appliance.model_name
+    for name, sensor in d["sensors"].items():
+        assert (sensor["value"] is None) == (sensor["state"] in ("absent", "broken")), (name, sensor)
+    watch = subprocess.Popen([TANDEM, "status", "--url", appliance.url, "--watch"], stdout=subprocess.PIPE, text=True)
+    lines = [watch.stdout.readline() for _ in range(2 * out.count("\n"))]  # two rounds
+    watch.kill()
+    watch.wait()
+    assert sum(line.startswith("ready:") for line in lines) == 2
+    _, err = tandem("status", "--url", "http://127.0.0.1:1", code=1)
+    assert "no server answers" in err
+
+
+def bundle_files(path):
+    with tarfile.open(path) as tar:
+        assert all(m.isfile() and m.mode == 0o600 for m in tar.getmembers())
+        return {os.path.basename(m.name): tar.extractfile(m).read().decode() for m in tar.getmembers()}
+
+
+def test_bundle_holds_what_support_needs_and_no_text(start, tmp_path):
+    keys, admin = tmp_path / "keys", tmp_path / "admin"
+    keys.write_text("app:" + hashlib.sha256(b"app-secret").hexdigest() + "\n")
+    admin.write_text(hashlib.sha256(b"admin-secret").hexdigest() + "\n")
+    a = start(settings=["log.text=true", "log.flush_ms=20", f"auth.user_keys_file={keys}", f"auth.admin_key_file={admin}"])
+    status, body, _ = a.post("/v1/completions", {"prompt": "A very private xyzzy prompt", "max_tokens": 5, "ignore_eos": True},
+                             {"Authorization": "Bearer app-secret"})
+    assert status == 200, body
+    time.sleep(0.3)
+    path = tmp_path / "b.tar.gz"
+    out, err = tandem("bundle", "--url", a.url, "--key", "admin-secret", "--output", path)
+    assert out.strip() == str(path) and err == "" and os.stat(path).st_mode & 0o777 == 0o600
+    files = bundle_files(path)
+    assert set(files) == {"README.txt", "config.toml", "status.json", "metrics.txt", "requests.json", "doctor.txt"}
+    assert json.loads(files["status.json"])["readiness"]["state"] == "ready"
+    assert "llm_requests_total" in files["metrics.txt"] and "[server]" in files["config.toml"]
+    assert "memory bandwidth" in files["doctor.txt"]
+    assert json.loads(files["requests.json"])["data"][0]["completion_tokens"] == 5
+    everything = "".join(files.values())
+    for secret in ["xyzzy", "app-secret", "admin-secret", hashlib.sha256(b"admin-secret").hexdigest()]:
+        assert secret not in everything, secret
+    _, err = tandem("bundle", "--url", a.url, "--key", "admin-secret", "--output", path, code=1)
+    assert "cannot create" in err  # nothing is overwritten
+    # No server: what the files and the machine tell, and a list of what is missing.
+    a.stop()
+    path = tmp_path / "c.tar.gz"
+    _, err = tandem("bundle", "--url", a.url, "--state", a.state, "--output", path)
+    files = bundle_files(path)
+    assert {"missing.txt", "requests.json", "doctor.txt"} <= set(files) and "no server answers" in files["missing.txt"]
+    assert "xyzzy" not in "".join(files.values()) and json.loads(files["requests.json"])["data"]
+    assert "status.json" in err

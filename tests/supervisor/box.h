@@ -11,6 +11,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,6 +40,8 @@ struct Reply {
   int64_t prompt_tokens = 0, completion_tokens = 0;
   std::string error_code, error_message;
   int http_status = 200, retry_after_s = 0;
+  std::set<std::string> degraded;  // every mark of every event
+  std::string reason;
   bool has_ended = false;
 
   void take_error(const api::ApiError& error) {
@@ -49,6 +52,8 @@ struct Reply {
   void take(const api::StreamEvent& e) {
     using Kind = api::StreamEvent::Kind;
     if (has_ended) error_code = "test: event after the end";
+    degraded.insert(e.degraded.begin(), e.degraded.end());
+    if (!e.reason.empty()) reason = e.reason;
     if (e.kind == Kind::kText || e.kind == Kind::kChoiceEnd) {
       if (finishes.count(e.choice) > 0) error_code = "test: event of a finished choice";
       texts[e.choice] += e.text;
@@ -91,7 +96,7 @@ inline api::GenerateRequest ask(std::vector<int32_t> prompt, uint32_t max_tokens
 class Box {
  public:
   explicit Box(const std::string& script = "", const std::function<void(Config*)>& change = {},
-               bool wait = true) {
+               bool wait = true, Ladder ladder = {}) {
     static bool is_log_ready = (log_init("test", LogLevel::kError), true);
     (void)is_log_ready;
     char name[] = "/tmp/tandem_box_XXXXXX";
@@ -101,10 +106,11 @@ class Box {
     config.workers_libexec_dir = TANDEM_FAKE_WORKER_DIR;
     config.model_path = model;
     config.paths_state_dir = dir;
+    config.paths_cache_dir = dir;
     config.log_level = "error";
     if (change) change(&config);
     log = RequestLog::open({});
-    supervisor = std::make_unique<Supervisor>(config, log.get());
+    supervisor = std::make_unique<Supervisor>(config, log.get(), std::move(ladder));
     thread = std::thread([this] { supervisor->run({}); });
     if (wait) REQUIRE(wait_until([&] { return is_ready(); }));
   }
@@ -159,7 +165,7 @@ class Box {
   double restarts() {
     double n = 0;
     for (const char* cause :
-         {"crash", "killed", "watchdog", "internal", "device", "config", "exit"})
+         {"crash", "killed", "watchdog", "internal", "device", "config", "exit", "admin"})
       n += metric(Metric::kWorkerRestarts, {"both", cause});
     return n;
   }

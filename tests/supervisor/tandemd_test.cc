@@ -163,3 +163,37 @@ TEST_CASE("tandemd: bad configurations exit with 78 and say why") {
     CHECK(d.stdout_text.empty());
   }
 }
+
+TEST_CASE("tandemd: a broken deny list at reload keeps the old one and is shown; so says /admin/reload") {
+  char name[] = "/tmp/tandemd_deny_XXXXXX";
+  close(mkstemp(name));
+  std::string path = name;
+  auto write = [&](const std::string& text) { std::ofstream(path, std::ios::trunc) << text; };
+  write("one\n");
+  Daemon d({"filter.deny_list_file=" + path});
+  REQUIRE(wait_until([&] { return d.is_ready(); }));
+  auto asks = [&](const std::string& word) {
+    return d.ask("POST", "/v1/completions", "{\"prompt\":\"" + word + "\",\"max_tokens\":1}");
+  };
+  CHECK(asks("one").find(" 403 ") != std::string::npos);
+  write("two\nre:(\n");
+  kill(d.pid, SIGHUP);
+  CHECK(wait_until([&] {
+    return d.ask("GET", "/status.json").find("\"what\":\"reload: " + path + ":2: the pattern is broken") !=
+           std::string::npos;
+  }));
+  CHECK(asks("one").find(" 403 ") != std::string::npos);
+  std::string refused = d.ask("POST", "/admin/reload", "{}");
+  CHECK(refused.find(" 409 ") != std::string::npos);
+  CHECK(refused.find("the pattern is broken") != std::string::npos);
+  write("two\n");
+  CHECK(d.ask("POST", "/admin/reload", "{}").find(" 200 ") != std::string::npos);
+  CHECK(asks("two").find(" 403 ") != std::string::npos);
+  CHECK(asks("one").find(" 200 ") != std::string::npos);
+  CHECK(d.wait(SIGTERM) == 0);
+  write("re:(\n");
+  Daemon e({"filter.deny_list_file=" + path});
+  CHECK(e.wait(0) == 78);
+  CHECK(e.log().find("the pattern is broken") != std::string::npos);
+  unlink(path.c_str());
+}

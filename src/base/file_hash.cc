@@ -1,0 +1,102 @@
+#include "base/file_hash.h"
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+
+namespace tandem {
+namespace {
+
+constexpr size_t kBlockBytes = 1u << 20;
+constexpr size_t kMaxLines = 100;
+constexpr size_t kHexDigits = 64;
+
+using Lines = std::vector<std::string>;
+using Digest = std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)>;
+
+Digest begin_digest() {
+  Digest digest(EVP_MD_CTX_new(), EVP_MD_CTX_free);
+  EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr);
+  return digest;
+}
+
+std::string end_digest(const Digest& digest) {
+  unsigned char bytes[EVP_MAX_MD_SIZE];
+  unsigned n = 0;
+  EVP_DigestFinal_ex(digest.get(), bytes, &n);
+  std::string hex;
+  for (unsigned i = 0; i < n; ++i) {
+    hex += "0123456789abcdef"[bytes[i] >> 4];
+    hex += "0123456789abcdef"[bytes[i] & 15];
+  }
+  return hex;
+}
+
+Status add_file(int fd, const Digest& digest, const std::atomic<bool>* stop) {
+  std::vector<char> block(kBlockBytes);
+  for (off_t at = 0;;) {
+    if (stop != nullptr && *stop) return Status(StatusCode::kCancelled, "hashing was stopped");
+    const ssize_t n = pread(fd, block.data(), block.size(), at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno_status(errno, "cannot read the file to hash");
+    if (n == 0) return ok_status();
+    EVP_DigestUpdate(digest.get(), block.data(), static_cast<size_t>(n));
+    (void)posix_fadvise(fd, at, n, POSIX_FADV_DONTNEED);
+    at += n;
+  }
+}
+
+Lines read_lines(const std::string& path) {
+  Lines lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line) && lines.size() < kMaxLines;) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace
+
+Result<std::string> sha256_of_files(const std::vector<int>& fds, const std::atomic<bool>* stop) {
+  const Digest digest = begin_digest();
+  for (const int fd : fds) {
+    if (Status status = add_file(fd, digest, stop); !status.ok()) return status;
+  }
+  return end_digest(digest);
+}
+
+std::string sha256_of_text(std::string_view text) {
+  const Digest digest = begin_digest();
+  EVP_DigestUpdate(digest.get(), text.data(), text.size());
+  return end_digest(digest);
+}
+
+std::string find_sha256(const std::string& memory_path, const std::string& stamp) {
+  const std::string head = stamp + " ";
+  for (const std::string& line : read_lines(memory_path)) {
+    if (line.compare(0, head.size(), head) == 0 && line.size() == head.size() + kHexDigits)
+      return line.substr(head.size());
+  }
+  return "";
+}
+
+void remember_sha256(const std::string& memory_path, const std::string& stamp, const std::string& digest) {
+  Lines lines = read_lines(memory_path);
+  lines.insert(lines.begin(), stamp + " " + digest);
+  if (lines.size() > kMaxLines) lines.resize(kMaxLines);
+  const std::string staged = memory_path + "." + std::to_string(getpid()) + ".new";
+  {
+    std::ofstream file(staged, std::ios::trunc);
+    for (const std::string& line : lines) file << line << "\n";
+    if (!file.flush()) {
+      (void)unlink(staged.c_str());
+      return;
+    }
+  }
+  if (rename(staged.c_str(), memory_path.c_str()) != 0) (void)unlink(staged.c_str());
+}
+
+}  // namespace tandem

@@ -1,0 +1,174 @@
+// Rungs at work: what a touched reply gets and says, what an untouched one never claims; load on a real loop.
+#include <cmath>
+
+#include "box.h"
+
+using namespace tandem;
+using Action = api::AdminCommand::Action;
+
+namespace {
+
+Ladder ladder(const std::string& more = "") {
+  auto parsed = parse_ladder(R"(
+[[rung]]
+name = "logprobs"
+causes = ["queue"]
+enter = 0.7
+leave = 0.5
+dwell_s = 1
+[[rung]]
+name = "weights-4bit"
+causes = ["heat"]
+enter = 0.7
+leave = 0.5
+[[rung]]
+name = "tokens"
+causes = ["heat"]
+enter = 0.9
+leave = 0.5
+max_tokens = 20
+[[rung]]
+name = "shed"
+causes = ["heat"]
+enter = 0.95
+leave = 0.5
+dwell_s = 1
+)" + more,
+                             "test");
+  if (!parsed.ok()) FAIL(parsed.status().message());
+  return *parsed;
+}
+
+struct DegradeBox : Box {
+  explicit DegradeBox(const std::string& script = "step_us=500", const std::string& more = "",
+                      const std::function<void(Config*)>& change = {})
+      : Box(script, change, true, ladder(more)) {}
+  api::ApiResult<std::string> pin(const std::string& rung, std::optional<bool> on) {
+    api::AdminCommand command;
+    command.action = Action::kDegrade, command.rung = rung, command.pin = on;
+    auto done = supervisor->admin(command);
+    usleep(50'000);  // the loop's next turn
+    return done;
+  }
+  bool is_active(const char* rung) { return metric(Metric::kDegradationActive, {rung}) == 1; }
+};
+
+api::GenerateRequest ask_as(ipc::Priority priority, uint32_t max_tokens) {
+  auto r = ask({1, 2, 3}, max_tokens);
+  r.priority = priority;
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("rung logprobs: whoever asked gets none and is told; the others are untouched") {
+  DegradeBox box;
+  auto with = [] {
+    auto r = ask({1, 2, 3}, 10);
+    r.sampling.n_top_logprobs = 2, r.prompt_logprobs = true;
+    return r;
+  };
+  Reply before = box.run(with());
+  CHECK(before.logprobs[0].size() == 10);
+  CHECK(before.degraded.empty());
+  REQUIRE(box.pin("logprobs", true).ok());
+  REQUIRE(wait_until([&] { return box.is_active("logprobs"); }));
+  CHECK(wait_until([&] { return box.supervisor->readiness().state == api::Readiness::State::kDegraded; }));
+  CHECK(box.supervisor->readiness().cause == "quality is reduced: logprobs (pinned)");
+  Reply touched = box.run(with());
+  CHECK(touched.logprobs[0].empty());
+  CHECK(touched.prompt_logprobs.empty());
+  CHECK(touched.degraded == std::set<std::string>{"logprobs"});
+  CHECK(touched.texts == before.texts);
+  CHECK(box.rows()[0].degradation == "logprobs");
+  CHECK(box.run(ask({1, 2, 3}, 10)).degraded.empty());
+  CHECK(box.rows()[0].degradation == "");
+  CHECK(box.metric(Metric::kRequestsDegraded, {"logprobs"}) == 1);
+  REQUIRE(box.pin("logprobs", std::nullopt).ok());
+  REQUIRE(wait_until([&] { return !box.is_active("logprobs"); }));
+  CHECK(box.run(with()).same_as(before));
+  CHECK(box.metric(Metric::kDegradationChanges, {"logprobs"}) == 2);
+}
+
+TEST_CASE("rung logprobs: a request keeps what it began with, over a worker's death too") {
+  DegradeBox box("step_us=3000");
+  auto r = ask({1, 2, 3}, 100);
+  r.sampling.n_top_logprobs = 0;
+  Reply whole = box.run(r);
+  Reply reply;
+  std::thread client([&] {
+    auto again = ask({1, 2, 3}, 100);
+    again.sampling.n_top_logprobs = 0;
+    reply = box.run(again);
+  });
+  REQUIRE(wait_until([&] { return box.metric(Metric::kRequestsRunning) == 1; }));
+  REQUIRE(box.pin("logprobs", true).ok());
+  REQUIRE(box.strike());
+  client.join();
+  CHECK(reply.same_as(whole));
+  CHECK(reply.degraded.empty());
+}
+
+TEST_CASE("rung tokens: low priority ends at the cap and says so only if the cap ended it") {
+  DegradeBox box;
+  REQUIRE(box.pin("tokens", true).ok());
+  REQUIRE(wait_until([&] { return box.is_active("tokens"); }));
+  Reply low = box.run(ask_as(ipc::Priority::kLow, 60));
+  CHECK(low.completion_tokens == 20);
+  CHECK(low.finishes[0] == ipc::FinishReason::kLength);
+  CHECK(low.degraded == std::set<std::string>{"tokens"});
+  CHECK(low.reason == "degraded");
+  Reply little = box.run(ask_as(ipc::Priority::kLow, 10));
+  CHECK(little.completion_tokens == 10);
+  CHECK(little.degraded.empty());
+  Reply exact = box.run(ask_as(ipc::Priority::kLow, 20));
+  CHECK(exact.degraded.empty());
+  Reply normal = box.run(ask_as(ipc::Priority::kNormal, 60));
+  CHECK(normal.completion_tokens == 60);
+  CHECK(normal.degraded.empty());
+  auto stops = ask_as(ipc::Priority::kLow, 60);
+  stops.deadline_us = monotonic_us() + 4'000;  // ended by its deadline, not by the cap
+  Reply late = box.run(stops);
+  CHECK(late.degraded.count("tokens") == (late.completion_tokens == 20 && late.reason == "degraded" ? 1 : 0));
+  CHECK(box.metric(Metric::kRequestsDegraded, {"tokens"}) >= 1);
+}
+
+TEST_CASE("rung shed: low gets 429 with Retry-After, high and normal are served") {
+  DegradeBox box;
+  REQUIRE(box.pin("shed", true).ok());
+  REQUIRE(wait_until([&] { return box.is_active("shed"); }));
+  Reply low = box.run(ask_as(ipc::Priority::kLow, 5));
+  CHECK(low.http_status == 429);
+  CHECK(low.error_code == "overloaded");
+  CHECK(low.retry_after_s > 0);
+  CHECK(box.run(ask_as(ipc::Priority::kNormal, 5)).error_code == "");
+  CHECK(box.run(ask_as(ipc::Priority::kHigh, 5)).error_code == "");
+  CHECK(box.metric(Metric::kRequestsDegraded, {"shed"}) == 1);
+  REQUIRE(box.pin("shed", false).ok());
+  CHECK(wait_until([&] { return box.run(ask_as(ipc::Priority::kLow, 5)).error_code == ""; }));
+}
+
+TEST_CASE("rungs that are unknown, not on the ladder or without effect cannot be pinned") {
+  DegradeBox box;
+  CHECK(box.pin("nonsense", true).error().code == "invalid_value");
+  CHECK(box.pin("batch", true).error().message.find("not on the ladder") != std::string::npos);
+  CHECK(box.pin("weights-4bit", true).error().message.find("no lean weight set") != std::string::npos);
+  Box off;  // no ladder at all
+  api::AdminCommand command;
+  command.action = Action::kDegrade, command.rung = "shed", command.pin = true;
+  CHECK(off.supervisor->admin(command).error().code == "admin_failed");
+}
+
+TEST_CASE("load on a real loop: a queue that waits enters the rung, an empty one leaves it; a full one sheds") {
+  DegradeBox box("batch=1 step_us=3000", "[load]\nsmoothing_s = 0.2\n[load.queue]\nzero = 0.2\none = 1.0\n",
+                 [](Config* c) { c->limits_max_queue = 6; });
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 8; ++i) clients.emplace_back([&] { box.run(ask({1}, 200)); });
+  CHECK(wait_until([&] { return box.is_active("logprobs"); }));
+  CHECK(box.metric(Metric::kLoad, {"queue"}) > 0.7);
+  CHECK(box.supervisor->status_json().find("\"rung\":\"logprobs\",\"causes\":\"queue\"") != std::string::npos);
+  for (auto& c : clients) c.join();
+  CHECK(wait_until([&] { return !box.is_active("logprobs"); }, 30'000));
+  CHECK(wait_until([&] { return box.is_ready(); }));
+  CHECK(std::isnan(box.metric(Metric::kLoad, {"heat"})) == (box.supervisor->status_json().find("\"heat\":{\"value\":null") != std::string::npos));
+}
