@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedArgs a) {
     if constexpr (Form::kIsPlain) {
       x = plain_value<kType>(tile, int64_t{b} * QK + lane, row);
     } else {
-      const BlockScales s = Form::template scales<true>(tile, b, row);
+      const BlockScales s = Form::template scales<true, false>(tile, b, row);
       uint32_t low, high, packed;
       Form::dwords(Form::quants_of(tile, b), row, lane % 16 / 4, &low, &high, &packed);
       const bool is_last = lane >= 16, is_second = Form::kIsSplit && is_last;

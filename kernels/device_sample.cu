@@ -278,8 +278,8 @@ TANDEM_DEVICE void adjust(const DeviceSampleRow& p, const float* logits, int voc
 
 // --- the draw --------------------------------------------------------------------------------------
 
-TANDEM_DEVICE int draw(const DeviceSampleRow& p, const float* x, int vocab, uint32_t position, Shared* s) {
-  const uint64_t best = best_key(x, vocab, s);
+// best: the row's best key.
+TANDEM_DEVICE int draw(const DeviceSampleRow& p, const float* x, int vocab, uint64_t best, uint32_t position, Shared* s) {
   if (best == 0) return -1;
   if (!(p.temperature > 0)) return id_of(best);
   const Row row = {x, vocab, value_of(best), p.temperature};
@@ -364,12 +364,14 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleParams par
     token = p.forced_token < vocab ? p.forced_token : -1;
   } else if (best != 0) {
     const float* x = logits;
+    uint64_t best_left = best;
     if (p.n_bias > 0 || p.n_masked > 0 || has_penalty(p)) {
       float* adjusted = params.adjusted + m * vocab;
       adjust(p, logits, vocab, pos + 1, params.counts + m * vocab, adjusted);
       x = adjusted;
+      best_left = best_key(x, vocab, &s);
     }
-    token = draw(p, x, vocab, static_cast<uint32_t>(pos) + 1, &s);
+    token = draw(p, x, vocab, best_left, static_cast<uint32_t>(pos) + 1, &s);
   }
   if (thread() == 0) out->n_top = 0, out->logprob = kLowestLogprob;
   if (token >= 0 && p.n_top_logprobs >= 0) {

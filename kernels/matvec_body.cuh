@@ -41,7 +41,7 @@ TANDEM_DEVICE void add_dot_block(const uint8_t* tile, int b, int row, int n, con
   using Form = DeviceForm<kType>;
   BlockBytes w;
   Form::bytes(Form::quants_of(tile, b), row, &w);
-  const BlockScales scales = Form::template scales<false>(tile, b, row);
+  const BlockScales scales = Form::template scales<false, true>(tile, b, row);
 #pragma unroll
   for (int m = 0; m < kMaxRows; ++m) {
     if (m >= n) break;
@@ -77,7 +77,7 @@ TANDEM_DEVICE void add_float_block(const uint8_t* tile, int b, int row, int n, c
                                    float acc[kMaxRows]) {
   using Form = DeviceForm<kType>;
   BlockScales scales = {};
-  if constexpr (!Form::kIsPlain) scales = Form::template scales<true>(tile, b, row);
+  if constexpr (!Form::kIsPlain) scales = Form::template scales<true, true>(tile, b, row);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float scale = Form::kIsSplit && half ? scales.scale2 : scales.scale;
@@ -107,7 +107,8 @@ TANDEM_DEVICE void add_float_block(const uint8_t* tile, int b, int row, int n, c
   }
 }
 
-// A slice by lanes that each own a row: lanes 16..31 have the odd blocks. partial: [kMaxRows][2][16].
+// A slice by lanes that each own a row: lanes 16..31 have the odd blocks. Split types have whole slices alone, so all lanes
+// are there when they hand scales on (byte_pair). partial: [kMaxRows][2][16].
 template <GgmlType kType, DotPath kPath, int kMaxRows>
 TANDEM_DEVICE void row_slice(const uint8_t* tile, int first_block, int n_blocks, int n,
                              const ActRows<kMaxRows>& acts, float* partial) {
@@ -159,7 +160,7 @@ TANDEM_DEVICE void mma_slice(const uint8_t* tile, int first_block, int n_blocks,
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         Form::dwords(quants, row + 8 * k, j, &low[k], &high[k], &packed[k]);
-        scales[k] = Form::template scales<false>(tile, b, row + 8 * k);
+        scales[k] = Form::template scales<false, false>(tile, b, row + 8 * k);
       }
 #pragma unroll
       for (int t = 0; t < kMaxRows / 8; ++t) {

@@ -102,14 +102,25 @@ struct DeviceForm {
   }
 
   TANDEM_DEVICE float half_at(const uint8_t* p) { return half_bits_to_float(load_constant<uint16_t>(p)); }
-  TANDEM_DEVICE float byte_at(const uint8_t* p) { return static_cast<float>(load_constant<uint8_t>(p)); }
-  TANDEM_DEVICE float int8_at(const uint8_t* p) {
-    return static_cast<float>(static_cast<int8_t>(load_constant<uint8_t>(p)));
+
+  // Two bytes of `row`, from the 16 bytes of all rows at p and the 16 after them. kIsWhole: lanes 0..15 and 16..31 each hold
+  // rows 0..15 of a block, so together they read its 32 bytes as whole sectors and hand them on; else each reads its own.
+  template <bool kIsWhole>
+  TANDEM_DEVICE void byte_pair(const uint8_t* p, int row, uint8_t* first, uint8_t* second) {
+    if constexpr (kIsWhole) {
+      const uint32_t two = load_constant<uint16_t>(p + 2 * row);
+      const int from = (lane_of_thread() & 16) + row / 2, shift = 8 * (row % 2);
+      *first = static_cast<uint8_t>(__shfl_sync(kWholeWarp, two, from) >> shift);
+      *second = static_cast<uint8_t>(__shfl_sync(kWholeWarp, two, from + 8) >> shift);
+    } else {
+      *first = load_constant<uint8_t>(p + row);
+      *second = load_constant<uint8_t>(p + kTileRows + row);
+    }
   }
 
   // Of block b. kExact: the minimum is what is added to a value, as dequantize_row does; else what add_block takes:
-  // a split type's minimums multiply -32 * sum of their half.
-  template <bool kExact>
+  // a split type's minimums multiply -32 * sum of their half. kIsWhole: see byte_pair; called by all lanes.
+  template <bool kExact, bool kIsWhole>
   TANDEM_DEVICE BlockScales scales(const uint8_t* tile, int b, int row) {
     BlockScales s = {0, 0, 0, 0};
     const uint8_t* group = group_of(tile, b);
@@ -122,16 +133,24 @@ struct DeviceForm {
       s.scale = half_at(group + 2 * row);
       s.min = half_at(group + 32 + 2 * row);
     } else if constexpr (kShape.scale == TileScale::kSuper) {
-      const uint8_t* scales = group + 64 + kTileRows * kShape.n_scales * i + row;
+      const uint8_t* scales = group + 64 + kTileRows * kShape.n_scales * i;
+      const uint8_t* mins = group + 64 + kTileRows * (kShape.group * kShape.n_scales + kShape.n_mins * i);
       const float d = half_at(group + 2 * row);
-      s.scale = d * int8_at(scales);
-      if constexpr (kIsSplit) s.scale2 = d * int8_at(scales + kTileRows);
-      if constexpr (kHasMin) {
-        const uint8_t* mins = group + 64 + kTileRows * (kShape.group * kShape.n_scales + kShape.n_mins * i) + row;
-        const float factor = kIsSplit && !kExact ? 1.0f / 32 : -1.0f;
-        const float dmin = half_at(group + 32 + 2 * row) * factor;
-        s.min = dmin * byte_at(mins);
-        if constexpr (kIsSplit) s.min2 = dmin * byte_at(mins + kTileRows);
+      float dmin = 0;
+      if constexpr (kHasMin) dmin = half_at(group + 32 + 2 * row) * (kIsSplit && !kExact ? 1.0f / 32 : -1.0f);
+      if constexpr (kIsSplit) {
+        uint8_t first, second;
+        byte_pair<kIsWhole>(scales, row, &first, &second);
+        s.scale = d * static_cast<float>(static_cast<int8_t>(first));
+        s.scale2 = d * static_cast<float>(static_cast<int8_t>(second));
+        if constexpr (kHasMin) {
+          byte_pair<kIsWhole>(mins, row, &first, &second);
+          s.min = dmin * static_cast<float>(first);
+          s.min2 = dmin * static_cast<float>(second);
+        }
+      } else {
+        s.scale = d * static_cast<float>(static_cast<int8_t>(load_constant<uint8_t>(scales + row)));
+        if constexpr (kHasMin) s.min = dmin * static_cast<float>(load_constant<uint8_t>(mins + row));
       }
     }
     return s;

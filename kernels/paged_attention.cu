@@ -28,13 +28,18 @@ struct Args {
   int64_t record_floats;
 };
 
-struct Shared {
-  float wide[kHeads * kMostDim];  // q, then sums of V on their way down the tree, then results
+template <int kScales>
+struct SharedOf {
+  alignas(16) float wide[kHeads * kMostDim];  // read by float4: q, then sums of V on their way down the tree, then results
   float scores[kHeads * kPart];   // before that: k and v of the new token
   float max[kHeads], sum[kHeads];
   int32_t pages[kMostPages];
   uint32_t is_last;
+  uint16_t v_scales[kScales];  // q8_0: [pages][head_dim / 32][page_size]
 };
+
+template <KvType kType>
+using Shared = SharedOf<kType == KvType::kQ8_0 ? kPart * kMostDim / 32 : 1>;
 
 TANDEM_DEVICE int thread() { return static_cast<int>(threadIdx.x); }
 
@@ -136,7 +141,7 @@ TANDEM_DEVICE void append(const Args& a, int m, int kv_head, int pos, float* scr
 }
 
 // Two slots of every thread, f16. key: the thread's first key in the part.
-TANDEM_DEVICE void scores_f16(const Args& a, int kv_head, int n_heads, int begin, int end, Shared* s) {
+TANDEM_DEVICE void scores_f16(const Args& a, int kv_head, int n_heads, int begin, int end, Shared<KvType::kF16>* s) {
   const int D = a.p.layout.head_dim, P = a.p.layout.page_size, width = P / 2;
   const int page = thread() / width, slot = 2 * (thread() % width), key = page * P + slot;
   float acc[kHeads][2] = {};
@@ -169,7 +174,7 @@ TANDEM_DEVICE void scores_f16(const Args& a, int kv_head, int n_heads, int begin
 }
 
 // Four slots and half of head_dim of every thread, q8_0.
-TANDEM_DEVICE void scores_q8(const Args& a, int kv_head, int n_heads, int begin, int end, Shared* s) {
+TANDEM_DEVICE void scores_q8(const Args& a, int kv_head, int n_heads, int begin, int end, Shared<KvType::kQ8_0>* s) {
   const int D = a.p.layout.head_dim, P = a.p.layout.page_size, width = P / 4;
   const int page = thread() / (2 * width), odd = thread() / width % 2, slot = 4 * (thread() % width);
   const int key = page * P + slot;
@@ -222,7 +227,8 @@ TANDEM_DEVICE void scores_q8(const Args& a, int kv_head, int n_heads, int begin,
 }
 
 // Scores to weights 2^(score - max), max and sum, of the keys [begin, end) of the part; one warp a head.
-TANDEM_DEVICE void weigh(const Args& a, int n_heads, int begin, int end, Shared* s) {
+template <typename S>
+TANDEM_DEVICE void weigh(const Args& a, int n_heads, int begin, int end, S* s) {
   for (int h = warp_of_thread(); h < n_heads; h += kThreads / 32) {
     float* scores = s->scores + h * kPart;
     float max = -INFINITY;
@@ -245,10 +251,24 @@ TANDEM_DEVICE void weigh(const Args& a, int n_heads, int begin, int end, Shared*
   }
 }
 
-// Values d ... d + 7 of one key.
+// q8_0: the scales of the part's values, page by page as they lie.
+TANDEM_DEVICE void load_v_scales(const Args& a, int kv_head, int end, Shared<KvType::kQ8_0>* s) {
+  const int D = a.p.layout.head_dim, P = a.p.layout.page_size, n = (D + 31) / 32 * P;  // of a page
+  for (int i = 2 * thread(); i < (end + P - 1) / P * n; i += 2 * kThreads) {
+    if (s->pages[i / n] < 0) continue;
+    const uint8_t* scales = v_of(a, s->pages[i / n], kv_head) + D * P;
+    const uint32_t two = *reinterpret_cast<const uint32_t*>(scales + 2 * (i % n));
+    s->v_scales[i] = static_cast<uint16_t>(two & 0xffff);
+    s->v_scales[i + 1] = static_cast<uint16_t>(two >> 16);
+  }
+}
+
+// Values d ... d + 7 of the part's key.
 template <KvType kType>
-TANDEM_DEVICE void load_v(const Args& a, const uint8_t* v, int slot, int d, float out[8]) {
-  const int D = a.p.layout.head_dim, P = a.p.layout.page_size;
+TANDEM_DEVICE void load_v(const Args& a, const Shared<kType>& s, int kv_head, int key, int d, float out[8]) {
+  const int page = key / a.p.layout.page_size, slot = key % a.p.layout.page_size;
+  const uint8_t* v = v_of(a, s.pages[page], kv_head);
+  const int D = a.p.layout.head_dim;
   if constexpr (kType == KvType::kF16) {
     const uint4 x = *reinterpret_cast<const uint4*>(v + 2 * (slot * D + d));
     const uint32_t words[4] = {x.x, x.y, x.z, x.w};
@@ -258,8 +278,9 @@ TANDEM_DEVICE void load_v(const Args& a, const uint8_t* v, int slot, int d, floa
       out[2 * j + 1] = half_bits_to_float(static_cast<uint16_t>(words[j] >> 16));
     }
   } else {
+    const int P = a.p.layout.page_size;
     const uint2 x = *reinterpret_cast<const uint2*>(v + slot * D + d);
-    const float scale = half_bits_to_float(reinterpret_cast<const uint16_t*>(v + D * P)[d / 32 * P + slot]);
+    const float scale = half_bits_to_float(s.v_scales[(page * ((D + 31) / 32) + d / 32) * P + slot]);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const auto level = static_cast<int8_t>((j < 4 ? x.x : x.y) >> (8 * (j % 4)) & 0xff);
@@ -270,14 +291,14 @@ TANDEM_DEVICE void load_v(const Args& a, const uint8_t* v, int slot, int d, floa
 
 // Weighted values of the part into s->wide [n_heads][head_dim]. Ends with a barrier.
 template <KvType kType>
-TANDEM_DEVICE void add_values(const Args& a, int kv_head, int n_heads, int begin, int end, Shared* s) {
-  const int D = a.p.layout.head_dim, P = a.p.layout.page_size;
+TANDEM_DEVICE void add_values(const Args& a, int kv_head, int n_heads, int begin, int end, Shared<kType>* s) {
+  const int D = a.p.layout.head_dim;
   const int width = D / 8, n_teams = min(kThreads / width, kPart), team = thread() / width, d = 8 * (thread() % width);
   float acc[kHeads][8] = {};
   if (team < n_teams) {
     for (int key = begin + (team + n_teams - begin % n_teams) % n_teams; key < end; key += n_teams) {
       float v[8];
-      load_v<kType>(a, v_of(a, s->pages[key / P], kv_head), key % P, d, v);
+      load_v<kType>(a, *s, kv_head, key, d, v);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
         if (h >= n_heads) break;
@@ -323,7 +344,8 @@ TANDEM_DEVICE void add_values(const Args& a, int kv_head, int n_heads, int begin
 }
 
 // Leaves the part's record; true for the block of threads that comes last: it sees all of them.
-TANDEM_DEVICE bool leave_record(const Args& a, int m, int head, int part, int n_parts, int n_heads, Shared* s) {
+template <typename S>
+TANDEM_DEVICE bool leave_record(const Args& a, int m, int head, int part, int n_parts, int n_heads, S* s) {
   const int D = a.p.layout.head_dim;
   const auto record = [&](int h) {
     const int64_t index = (static_cast<int64_t>(m) * a.p.n_heads + head + h) * a.p.max_parts + part;
@@ -348,7 +370,8 @@ TANDEM_DEVICE bool leave_record(const Args& a, int m, int head, int part, int n_
 }
 
 // All parts' records of the heads into s->wide, s->sum.
-TANDEM_DEVICE void join_records(const Args& a, int m, int head, int n_parts, int n_heads, Shared* s) {
+template <typename S>
+TANDEM_DEVICE void join_records(const Args& a, int m, int head, int n_parts, int n_heads, S* s) {
   const int D = a.p.layout.head_dim;
   const auto records = [&](int h) {
     return a.p.records + (static_cast<int64_t>(m) * a.p.n_heads + head + h) * a.p.max_parts * a.record_floats;
@@ -379,7 +402,8 @@ TANDEM_DEVICE void join_records(const Args& a, int m, int head, int n_parts, int
 }
 
 // s->wide / s->sum as the activations of the next product.
-TANDEM_DEVICE void store_results(const Args& a, int m, int head, int n_heads, const Shared& s) {
+template <typename S>
+TANDEM_DEVICE void store_results(const Args& a, int m, int head, int n_heads, const S& s) {
   const int D = a.p.layout.head_dim;
   const int64_t first = static_cast<int64_t>(head) * D;
   if (!a.p.out.blocks) {
@@ -397,7 +421,7 @@ TANDEM_DEVICE void store_results(const Args& a, int m, int head, int n_heads, co
 // Grid: x = parts, y = KV heads times chunks of their heads, z = rows.
 template <KvType kType>
 __global__ void __launch_bounds__(kThreads) attention_kernel(const Args a) {
-  __shared__ Shared s;
+  __shared__ Shared<kType> s;
   const int m = static_cast<int>(blockIdx.z), pos = a.p.positions[m];
   if (pos < 0) return;
   const int first = first_key(pos, a.p.window), first_part = first / kPart;
@@ -419,6 +443,7 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(const Args a) {
   if constexpr (kType == KvType::kF16) {
     scores_f16(a, kv_head, n_heads, begin, end, &s);
   } else {
+    load_v_scales(a, kv_head, end, &s);
     scores_q8(a, kv_head, n_heads, begin, end, &s);
   }
   __syncthreads();

@@ -38,7 +38,7 @@ std::vector<float> multiply(const RandomMatrix& m, const std::vector<float>& x, 
   const int M = static_cast<int>(static_cast<int64_t>(x.size()) / m.n_cols);
   const DeviceMatrix w = device_matrix(m.traits->type, m.rows.data(), m.n_rows, m.n_cols);
   const Acts acts = make_acts(x, m.n_cols);
-  DeviceArray<float> out(static_cast<size_t>(M * m.n_rows), 0x7f);
+  DeviceArray<float> out(static_cast<size_t>(M * m.n_rows), 0xff);
   MatvecParams p;
   p.acts = acts.acts;
   p.n_rows = M;

@@ -99,7 +99,7 @@ __global__ void last_block(const float* in, float* out, unsigned* counter) {
     out[0] = total;
   }
 }
-__device__ __noinline__ float deep(int n, float v) {
+__device__ __attribute__((noinline)) float deep(int n, float v) {
   float frame[1024];
   asm volatile("" : : "r"(frame) : "memory");  // it is somebody else's business too
   frame[n % 1024] = v;
