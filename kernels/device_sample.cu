@@ -347,7 +347,7 @@ TANDEM_DEVICE void find_logprobs(const DeviceSampleRow& p, const Row& row, int t
   }
 }
 
-__global__ void __launch_bounds__(kThreads) sample_kernel(const SampleParams params) {
+__global__ void __launch_bounds__(kThreads, 1) sample_kernel(const SampleParams params) {
   __shared__ Shared s;
   const int64_t m = blockIdx.x;
   const int pos = params.positions[m], vocab = params.vocab_size;

@@ -6,7 +6,7 @@
 namespace tandem {
 namespace {
 
-using Launch = cudaError_t (*)(const MatvecArgs&, DotPath, dim3, int, cudaStream_t);
+using Launch = cudaError_t (*)(const MatvecArgs&, DotPath, int64_t, int, cudaStream_t);
 
 Launch launch_of(GgmlType type) {
   switch (type) {
@@ -103,10 +103,11 @@ cudaError_t launch_matvec(const MatvecParams& p, DotPath path, cudaStream_t stre
       pairs += p.end == MatvecEnd::kGated && n == 1 ? 0 : args.products[n].n_pairs;
       ++n;
     }
+    if (pairs > kMostPairs) return cudaErrorInvalidValue;
     args.tile_bytes = static_cast<int64_t>(tile_bytes(*tile_shape(type), p.acts.n_cols));
     const int n_items = (args.n_blocks + 7) / 8 * (p.end == MatvecEnd::kGated ? 4 : 2);
     const int threads = n_threads(path, pairs, n_items);
-    const cudaError_t error = launch_of(type)(args, path, dim3(static_cast<unsigned>(pairs)), threads, stream);
+    const cudaError_t error = launch_of(type)(args, path, pairs, threads, stream);
     if (error != cudaSuccess) return error;
     if (n_launches) ++*n_launches;
   }

@@ -31,7 +31,7 @@ struct MatvecProduct {
 
 // What becomes of the results.
 enum class MatvecEnd : uint8_t {
-  kStore,     // out = result + bias, softcapped if softcap > 0. 1 to 3 products, any n_rows
+  kStore,     // out = result + bias, softcapped if softcap > 0. 1 to 3 products, any n_rows up to two million together
   kResidual,  // residual += result + bias; `next` = activations of residual * next_norm. 1 product
   kGated,     // next = activation(result of product 0) * result of product 1. 2 products of one shape
 };

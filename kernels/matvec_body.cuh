@@ -268,7 +268,8 @@ TANDEM_DEVICE void finish_row(const MatvecArgs& p, int product, int64_t pair, in
   store_acts(p.next, row, pair, p.next_norm ? x * p.next_norm[n] : x, x);
 }
 
-// Grid: x = pairs of tiles of all products, y = groups of kMaxRows rows.
+// Grid: x = groups of kMaxRows rows, y = pairs of tiles of all products: the groups that read a tile run together, and find it
+// in the second cache.
 template <GgmlType kType, DotPath kPath, int kMaxRows>
 __global__ void __launch_bounds__(kPath == DotPath::kMma ? kMmaThreads : kRowThreads, 1)
     matvec_kernel(const MatvecArgs p) {
@@ -276,10 +277,10 @@ __global__ void __launch_bounds__(kPath == DotPath::kMma ? kMmaThreads : kRowThr
   __shared__ float partial[kItems * kMaxRows * 32];
   __shared__ float total[kMostUnits * kMaxRows * kTileRows];
   const int n_warps = static_cast<int>(blockDim.x) / 32, warp = warp_of_thread();
-  const int first_row = static_cast<int>(blockIdx.y) * kMaxRows;
+  const int first_row = static_cast<int>(blockIdx.x) * kMaxRows;
   const int n = min(p.n_rows - first_row, kMaxRows);
 
-  int64_t pair = blockIdx.x;
+  int64_t pair = blockIdx.y;
   int product = 0;
   while (p.end == MatvecEnd::kStore && pair >= p.products[product].n_pairs) pair -= p.products[product++].n_pairs;
   const int n_units = p.end == MatvecEnd::kGated ? 4 : 2;
@@ -334,15 +335,14 @@ __global__ void __launch_bounds__(kPath == DotPath::kMma ? kMmaThreads : kRowThr
 
 // The function of matvec_<type>.cu.
 template <GgmlType kType>
-cudaError_t launch_matvec_type(const MatvecArgs& args, DotPath path, dim3 grid_of_rows, int threads,
-                               cudaStream_t stream) {
+cudaError_t launch_matvec_type(const MatvecArgs& args, DotPath path, int64_t n_pairs, int threads, cudaStream_t stream) {
   const auto launch = [&](auto kernel, int max_rows) {
-    const dim3 grid(grid_of_rows.x, static_cast<unsigned>((args.n_rows + max_rows - 1) / max_rows));
+    const dim3 grid(static_cast<unsigned>((args.n_rows + max_rows - 1) / max_rows), static_cast<unsigned>(n_pairs));
     return launch_kernel(kernel, grid, threads, stream, args);
   };
   if (path == DotPath::kFloat) {
     return args.n_rows == 1 ? launch(matvec_kernel<kType, DotPath::kFloat, 1>, 1)
-                            : launch(matvec_kernel<kType, DotPath::kFloat, 4>, 4);
+                            : launch(matvec_kernel<kType, DotPath::kFloat, 8>, 8);
   }
   if constexpr (!DeviceForm<kType>::kIsPlain) {
     if (path == DotPath::kDp4a) {

@@ -30,10 +30,11 @@ struct MatvecArgs {
   DeviceActs next;
 };
 
-// One a type: the grid's y is set from the rows that the path's kernel takes at once.
+// One a type. n_pairs: of all products, at most kMostPairs.
+constexpr int64_t kMostPairs = 65535;  // the grid's y
 #define TANDEM_DEVICE_TYPES(X) X(kF32) X(kF16) X(kBF16) TANDEM_QUANTIZED_TYPES(X)
 #define TANDEM_DECLARE(type) \
-  cudaError_t launch_matvec_##type(const MatvecArgs& args, DotPath path, dim3 grid, int threads, cudaStream_t stream);
+  cudaError_t launch_matvec_##type(const MatvecArgs& args, DotPath path, int64_t n_pairs, int threads, cudaStream_t stream);
 TANDEM_DEVICE_TYPES(TANDEM_DECLARE)
 #undef TANDEM_DECLARE
 

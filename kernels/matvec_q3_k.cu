@@ -3,8 +3,8 @@
 
 namespace tandem {
 
-cudaError_t launch_matvec_kQ3_K(const MatvecArgs& args, DotPath path, dim3 grid, int threads, cudaStream_t stream) {
-  return launch_matvec_type<GgmlType::kQ3_K>(args, path, grid, threads, stream);
+cudaError_t launch_matvec_kQ3_K(const MatvecArgs& args, DotPath path, int64_t n_pairs, int threads, cudaStream_t stream) {
+  return launch_matvec_type<GgmlType::kQ3_K>(args, path, n_pairs, threads, stream);
 }
 
 }  // namespace tandem
