@@ -13,6 +13,12 @@ if(TANDEM_SANITIZE)
   add_compile_options(-fsanitize=${TANDEM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1)
   add_link_options(-fsanitize=${TANDEM_SANITIZE})
 endif()
+# What is shipped is what the tests of preset release run. Debug lines go into a package of their own; the maps make
+# objects the same wherever the tree lies (the second one is for ccache, which makes paths relative to build/PRESET).
+if(TANDEM_SHIPPED)
+  add_compile_options(-g1 -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
+                      -ffile-prefix-map=${CMAKE_SOURCE_DIR}=. -ffile-prefix-map=../..=.)
+endif()
 add_compile_definitions(TANDEM_VERSION="${PROJECT_VERSION}")
 
 function(tandem_room name)

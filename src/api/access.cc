@@ -121,6 +121,7 @@ std::optional<ApiError> AccessRules::check_key(HttpRequest* request, Access acce
     request->client = identity->name;
     request->highest_priority = identity->highest;
     request->is_filtered = identity->is_filtered;
+    request->key_limit = identity->limit;
   }
   bool needs_key = access == Access::kAdmin ? keys_->has_keys()
                    : access == Access::kOpen ? false

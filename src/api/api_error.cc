@@ -43,6 +43,7 @@ constexpr Row kRows[] = {
     {"headers_too_large", 431, kInvalid},
     {"overloaded", 429, "rate_limit_error"},   // shed, displaced
     {"queue_full", 429, "rate_limit_error"},
+    {"key_limit_exceeded", 429, "rate_limit_error"},  // of this key; others are served
     {"client_gone", 499, "client_error"},      // never sent: nobody is there to read it
     {"internal_error", 500, "server_error"},
     {"request_quarantined", 500, "server_error"},

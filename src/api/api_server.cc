@@ -37,7 +37,10 @@ struct ApiServer::Impl {
   RequestFilter filter;
   ApiContext context;
   KeyRing keys;
+  std::unique_ptr<TlsServer> tls;
+  KeyLimits key_limits;
   BoundAddress bound;
+  bool is_inherited = false;
   std::optional<AccessRules> access;
   std::optional<HttpServer> http;  // last: its threads use the rest
 
@@ -54,7 +57,14 @@ struct ApiServer::Impl {
     const Route* route = route_of(http_request);
     if (route == nullptr && http_request.method == "HEAD")
       route = find_routes(http_request.path).front();  // HEAD was accepted as GET by the access check
-    return route->handler(context, http_request);
+    if (route->endpoint == nullptr || http_request.client.empty()) return route->handler(context, http_request);
+    auto place = key_limits.take(http_request.client, http_request.key_limit, monotonic_us());
+    if (!place.ok()) return error_reply(place.error());
+    HttpReply reply = route->handler(context, http_request);
+    if (reply.stream) {  // the place is held until the stream has ended
+      reply.stream = [held = place.value(), stream = std::move(reply.stream)](ReplySink& sink) { return stream(sink); };
+    }
+    return reply;
   }
 
   void finish(const HttpRequest& request, HttpReply* reply) {
@@ -91,11 +101,16 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(const Config& config, Infere
   CHECK_OK(impl->keys.reload());
   CHECK_OK(impl->filter.reload());
   UniqueFd listening = std::move(options.listen_fd);
-  if (!listening.valid()) {
+  impl->is_inherited = listening.valid();
+  if (!impl->is_inherited) {
     CHECK_ASSIGN(listening, listen_on(config.server_listen));
   }
   CHECK_ASSIGN(impl->bound, bound_address(listening.get()));
+  if (impl->is_inherited) CHECK_OK(adopt_socket(listening.get(), config.server_listen, impl->bound));
   CHECK_OK(impl->check_binding_rule());
+  if (!config.server_tls_certificate_file.empty()) {
+    CHECK_ASSIGN(impl->tls, TlsServer::create(config.server_tls_certificate_file, config.server_tls_key_file));
+  }
   impl->access.emplace(impl->config, impl->bound, &impl->keys);
   Impl* self = impl.get();
   HttpHooks hooks;
@@ -103,8 +118,10 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(const Config& config, Infere
   hooks.precheck = [self](HttpRequest& request) { return self->access->check(&request); };
   hooks.handle = [self](HttpRequest& request) { return self->handle(request); };
   hooks.finish = [self](const HttpRequest& request, HttpReply* reply) { self->finish(request, reply); };
-  impl->http.emplace(std::move(listening), http_limits(config), std::move(hooks));
-  log_info("api listening", {{"address", impl->bound.text()}});
+  HttpLimits limits = http_limits(config);
+  limits.tls = impl->tls.get();
+  impl->http.emplace(std::move(listening), limits, std::move(hooks));
+  log_info("api listening", {{"address", impl->bound.text()}, {"tls", impl->tls ? "on" : "off"}});
   return std::unique_ptr<ApiServer>(new ApiServer(std::move(impl)));
 }
 
@@ -113,8 +130,13 @@ std::string ApiServer::address() const { return impl_->bound.text(); }
 
 Status ApiServer::reload_files() {
   Status keys = impl_->keys.reload(!impl_->bound.is_loopback && !impl_->config.server_allow_unauthenticated);
-  Status filter = impl_->filter.reload();  // also when the keys failed
-  return keys.ok() ? filter : keys;
+  Status filter = impl_->filter.reload();  // also when the keys failed, and so on
+  Status tls = impl_->tls ? impl_->tls->reload() : ok_status();
+  return !keys.ok() ? keys : !filter.ok() ? filter : tls;
+}
+
+void ApiServer::hand_over() {
+  if (impl_->is_inherited) impl_->http->leave_socket();
 }
 
 void ApiServer::stop() { impl_->http->stop(); }

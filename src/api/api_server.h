@@ -26,8 +26,11 @@ class ApiServer {
 
   int port() const;             // the bound port, also when server.listen says 0
   std::string address() const;  // "127.0.0.1:8080", "[::1]:8080"
-  // Reads the key files and the deny list again (SIGHUP). On an error the old keys or the old list stay in force.
+  // Reads the key files, the deny list and the TLS files again (SIGHUP). What has an error in it stays as it was.
   Status reload_files();
+  // A drain begins. An inherited socket outlives us: new connections are left waiting in it for our successor. On a
+  // socket of our own they are still accepted, to be told to come back.
+  void hand_over();
   // Closes the socket, ends idle connections, lets running replies end (streams still open get an error
   // event), joins all threads. Drain first: the service refuses new work while draining. Idempotent.
   void stop();

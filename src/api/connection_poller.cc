@@ -66,6 +66,11 @@ void ConnectionPoller::linger(std::unique_ptr<Connection> connection) {
   give_back(std::move(connection));
 }
 
+void ConnectionPoller::leave_socket() {
+  is_leaving_ = true;
+  wake();
+}
+
 void ConnectionPoller::stop_accepting() {
   is_accepting_ = false;
   wake();
@@ -102,7 +107,8 @@ void ConnectionPoller::loop() {
       }
     }
     take_returned();
-    if (!is_accepting_ && listening_.valid()) close_idle();
+    if (is_leaving_ || !is_accepting_) close_listening();
+    if (!is_accepting_ && !is_idle_closed_) close_idle();
     expire(monotonic_us());
   }
   watched_.clear();
@@ -110,8 +116,15 @@ void ConnectionPoller::loop() {
   returned_.clear();
 }
 
-void ConnectionPoller::close_idle() {
+// An inherited socket stays open elsewhere, so closing our descriptor does not take it out of the epoll set.
+void ConnectionPoller::close_listening() {
+  if (!listening_.valid()) return;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listening_.get(), nullptr);
   listening_.reset();
+}
+
+void ConnectionPoller::close_idle() {
+  is_idle_closed_ = true;
   std::vector<Connection*> idle;
   for (auto& [connection, owner] : watched_)
     if (!connection->is_lingering && !connection->is_head_started) idle.push_back(connection);
@@ -131,7 +144,9 @@ void ConnectionPoller::accept_all() {
     }
     bool is_overflow = n_regular_ >= limits_.max_connections;
     if (is_overflow && n_overflow_ >= kMaxOverflow) continue;  // closes
-    auto connection = std::make_unique<Connection>(std::move(fd), &hard_stop_, limits_.silent_peer_ms);
+    std::unique_ptr<TlsSession> tls = limits_.tls ? limits_.tls->accept(fd.get()) : nullptr;
+    if (limits_.tls && !tls) continue;  // out of memory: closes
+    auto connection = std::make_unique<Connection>(std::move(fd), &hard_stop_, limits_.silent_peer_ms, std::move(tls));
     connection->is_overflow = is_overflow;
     connection->counted = CountGuard(is_overflow ? &n_overflow_ : &n_regular_);
     int64_t wait_ms = is_overflow ? std::min(kOverflowHeadMs, limits_.header_timeout_ms) : limits_.header_timeout_ms;

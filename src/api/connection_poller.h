@@ -37,8 +37,8 @@ class CountGuard {
 };
 
 struct Connection {
-  Connection(UniqueFd fd, const std::atomic<bool>* stop, int64_t silent_peer_ms)
-      : stream(std::move(fd), stop, silent_peer_ms) {}
+  Connection(UniqueFd fd, const std::atomic<bool>* stop, int64_t silent_peer_ms, std::unique_ptr<TlsSession> tls)
+      : stream(std::move(fd), stop, silent_peer_ms, std::move(tls)) {}
   GuardedStream stream;
   CountGuard counted;
   bool is_overflow = false;            // beyond max_connections: only probes are answered
@@ -58,6 +58,7 @@ class ConnectionPoller {
     int64_t header_timeout_ms = 10000;
     int64_t idle_timeout_ms = 60000;
     int64_t silent_peer_ms = 31000;
+    const TlsServer* tls = nullptr;  // not null: every connection is encrypted; outlives the poller
   };
   // `ready` gets each connection with a complete head or a head_error, on the poller's thread; it must not
   // block. `listening`: a listening socket.
@@ -67,6 +68,7 @@ class ConnectionPoller {
   void give_back(std::unique_ptr<Connection> connection);
   // Any thread. The last reply is written: close without destroying what the client has not read yet.
   void linger(std::unique_ptr<Connection> connection);
+  void leave_socket();    // accepts no more; connections that are there live on
   void stop_accepting();  // closes the listening socket and idle connections; give_back() then closes
   void stop();            // also joins the thread
   const std::atomic<bool>& hard_stop() const { return hard_stop_; }
@@ -80,6 +82,7 @@ class ConnectionPoller {
   std::unique_ptr<Connection> release(Connection* connection);
   bool try_dispatch(Connection* connection);
   void expire(int64_t now_us);
+  void close_listening();
   void close_idle();
   void wake();
   int timeout_ms(int64_t now_us) const;
@@ -91,7 +94,8 @@ class ConnectionPoller {
   int64_t next_deadline_us_ = INT64_MAX;                                  // poller thread
   int64_t accept_paused_until_us_ = 0;                                    // poller thread
   std::atomic<size_t> n_regular_{0}, n_overflow_{0}, n_lingering_{0};
-  std::atomic<bool> is_accepting_{true}, is_stopped_{false}, hard_stop_{false};
+  std::atomic<bool> is_leaving_{false}, is_accepting_{true}, is_stopped_{false}, hard_stop_{false};
+  bool is_idle_closed_ = false;  // poller thread
   std::mutex mutex_;  // guards returned_
   std::vector<std::unique_ptr<Connection>> returned_;
   std::thread thread_;

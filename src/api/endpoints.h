@@ -23,6 +23,7 @@ HttpReply handle_admin(const ApiContext& api, HttpRequest& http);  // the POST p
 HttpReply handle_config(const ApiContext& api, HttpRequest& http);
 HttpReply handle_bundle(const ApiContext& api, HttpRequest& http);
 HttpReply handle_requests(const ApiContext& api, HttpRequest& http);
+HttpReply handle_openapi(const ApiContext& api, HttpRequest& http);
 
 RequestBounds request_bounds(const Config& config);
 

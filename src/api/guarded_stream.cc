@@ -61,16 +61,28 @@ ApiError too_large(size_t max_bytes) {
 
 }  // namespace
 
-GuardedStream::GuardedStream(UniqueFd fd, const std::atomic<bool>* stop, int64_t silent_peer_ms)
-    : fd_(std::move(fd)), stop_(stop) {
+GuardedStream::GuardedStream(UniqueFd fd, const std::atomic<bool>* stop, int64_t silent_peer_ms,
+                             std::unique_ptr<TlsSession> tls)
+    : fd_(std::move(fd)), tls_(std::move(tls)), stop_(stop) {
   set_options(fd_.get(), silent_peer_ms);
   peer_address(fd_.get(), &remote_addr_, &remote_port_);
 }
 
+ssize_t GuardedStream::receive(char* bytes, size_t size) {
+  return tls_ ? tls_->read(bytes, size) : recv(fd_.get(), bytes, size, 0);
+}
+
+ssize_t GuardedStream::send_some(std::string_view bytes) {
+  return tls_ ? tls_->write(bytes) : send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
+
 bool GuardedStream::fill() {
   char bytes[kReadBytes];
-  ssize_t n = recv(fd_.get(), bytes, sizeof bytes, 0);
-  if (n > 0) buffer_.append(bytes, static_cast<size_t>(n));
+  ssize_t n = 0;
+  do {  // poll() knows nothing of the rest of a TLS record (at most 16 kB) that is decrypted already
+    n = receive(bytes, sizeof bytes);
+    if (n > 0) buffer_.append(bytes, static_cast<size_t>(n));
+  } while (n > 0 && tls_ && tls_->has_decrypted());
   return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
@@ -174,7 +186,7 @@ ApiResult<std::string> GuardedStream::read_body(const HttpHead& head, size_t max
 bool GuardedStream::write_all(std::string_view bytes, int64_t timeout_ms) {
   int64_t give_up_us = monotonic_us() + timeout_ms * 1000;
   while (!bytes.empty() && !is_broken_) {
-    ssize_t n = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    ssize_t n = send_some(bytes);
     if (n > 0) {
       bytes.remove_prefix(static_cast<size_t>(n));
       give_up_us = monotonic_us() + timeout_ms * 1000;
@@ -187,7 +199,7 @@ bool GuardedStream::write_all(std::string_view bytes, int64_t timeout_ms) {
       is_timed_out_ = left_ms <= 0;
       break;
     }
-    pollfd p{fd_.get(), POLLOUT, 0};
+    pollfd p{fd_.get(), tls_ && n < 0 ? tls_->poll_events() : static_cast<short>(POLLOUT), 0};
     poll(&p, 1, static_cast<int>(std::min<int64_t>(left_ms + 1, kStopProbeMs)));
     if ((p.revents & (POLLERR | POLLHUP)) != 0) is_broken_ = true;
   }
@@ -200,6 +212,9 @@ bool GuardedStream::is_peer_gone() const {
   return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
 
-void GuardedStream::shutdown_write() { shutdown(fd_.get(), SHUT_WR); }
+void GuardedStream::shutdown_write() {
+  if (tls_) tls_->say_goodbye();
+  shutdown(fd_.get(), SHUT_WR);
+}
 
 }  // namespace tandem::api

@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "api/http_head.h"
+#include "api/tls.h"
 #include "base/unique_fd.h"
 
 namespace tandem::api {
@@ -16,7 +18,8 @@ class GuardedStream {
  public:
   // `fd`: connected socket; made non-blocking. `stop`: true ends waits early (server shutdown, hard part).
   // `silent_peer_ms`: the kernel gives up on a peer that acknowledges nothing for so long.
-  GuardedStream(UniqueFd fd, const std::atomic<bool>* stop, int64_t silent_peer_ms);
+  // `tls`: the connection's encryption; null: none.
+  GuardedStream(UniqueFd fd, const std::atomic<bool>* stop, int64_t silent_peer_ms, std::unique_ptr<TlsSession> tls = nullptr);
 
   int fd() const { return fd_.get(); }
   const std::string& remote_addr() const { return remote_addr_; }
@@ -44,10 +47,13 @@ class GuardedStream {
 
  private:
   struct BodyReader;
+  ssize_t receive(char* bytes, size_t size);
+  ssize_t send_some(std::string_view bytes);
   // Waits for more bytes until the deadline and appends them. Null: at least one byte came.
   std::optional<ApiError> wait_fill(int64_t deadline_us);
 
   UniqueFd fd_;
+  std::unique_ptr<TlsSession> tls_;
   const std::atomic<bool>* stop_;
   std::string buffer_;
   size_t offset_ = 0;

@@ -111,7 +111,7 @@ class Exchange : private httplib::Server {
     StreamAdapter adapter(line + (must_close ? "Connection: close\r\n\r\n" : "\r\n"), stream, write_timeout_ms);
     adapter_ = &adapter;
     bool is_closed = false;
-    process_request(adapter, must_close, is_closed, nullptr);
+    process(*this, adapter, stream, must_close, &is_closed);
     if (!stream->is_broken()) adapter.flush();
     if (stream->is_timed_out())
       log_warn("slow reader cut", {{"request_id", request_->id}, {"peer", stream->remote_addr()}, {"after_ms", write_timeout_ms}});
@@ -119,6 +119,15 @@ class Exchange : private httplib::Server {
   }
 
  private:
+  // Debian 12 has cpp-httplib 0.11; from 0.18 on (Debian 13) the caller says who the peer is.
+  template <typename Self>
+  static void process(Self& self, StreamAdapter& adapter, const GuardedStream* stream, bool must_close, bool* is_closed) {
+    if constexpr (requires { self.process_request(adapter, must_close, *is_closed, nullptr); })
+      self.process_request(adapter, must_close, *is_closed, nullptr);
+    else
+      self.process_request(adapter, stream->remote_addr(), stream->remote_port(), std::string(), 0, must_close, *is_closed, nullptr);
+  }
+
   void answer(const httplib::Request& req, httplib::Response& res) {
     for (const auto& [name, value] : req.params) request_->query.emplace_back(name, value);
     HttpReply reply = produce_(*request_);
@@ -185,7 +194,7 @@ struct HttpServer::Impl {
         reserved(kReservedThreads),
         poller(std::move(listening),
                {l.max_connections, l.max_header_bytes, l.header_timeout_ms, l.idle_timeout_ms,
-                l.slow_reader_timeout_ms + kSilentPeerExtraMs},
+                l.slow_reader_timeout_ms + kSilentPeerExtraMs, l.tls},
                [this](std::unique_ptr<Connection> c) { dispatch(std::move(c)); }) {}
 
   // Poller thread. Probes, refusals and errors go to the reserved threads.
@@ -295,6 +304,7 @@ struct HttpServer::Impl {
 HttpServer::HttpServer(UniqueFd listening, HttpLimits limits, HttpHooks hooks)
     : impl_(std::make_unique<Impl>(std::move(listening), limits, std::move(hooks))) {}
 HttpServer::~HttpServer() { stop(); }
+void HttpServer::leave_socket() { impl_->poller.leave_socket(); }
 void HttpServer::stop() { impl_->stop(); }
 
 }  // namespace tandem::api

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "api/http_types.h"
+#include "api/tls.h"
 #include "base/unique_fd.h"
 
 namespace tandem::api {
@@ -22,6 +23,7 @@ struct HttpLimits {
   int64_t body_timeout_ms = 60000;
   int64_t idle_timeout_ms = 60000;
   int64_t slow_reader_timeout_ms = 30000;
+  const TlsServer* tls = nullptr;  // not null: TLS on every connection
 };
 
 // Called on connection threads, many at once.
@@ -39,7 +41,8 @@ class HttpServer {
  public:
   HttpServer(UniqueFd listening, HttpLimits limits, HttpHooks hooks);
   ~HttpServer();
-  void stop();  // see ApiServer::stop
+  void leave_socket();  // see ApiServer::hand_over
+  void stop();          // see ApiServer::stop
 
  private:
   struct Impl;

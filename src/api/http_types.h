@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "api/api_error.h"
+#include "api/key_limits.h"
 #include "ipc/messages.h"
 
 namespace tandem::api {
@@ -30,6 +31,7 @@ struct HttpRequest {
   std::string client;       // name of the key
   ipc::Priority highest_priority = ipc::Priority::kHigh;
   std::optional<bool> is_filtered;  // what the key says; absent: as configured
+  KeyLimit key_limit;
   // Set by inference endpoints, for the row of a request refused later.
   ipc::Priority priority = ipc::Priority::kNormal;
 

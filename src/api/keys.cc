@@ -45,6 +45,29 @@ bool is_name(const std::string& name) {
   return true;
 }
 
+// N of "name=N", or 0.
+int number_of(const std::string& option, const std::string& name) {
+  if (option.compare(0, name.size() + 1, name + "=") != 0) return 0;
+  std::string digits = option.substr(name.size() + 1);
+  bool ok = !digits.empty() && digits.size() <= 7 && digits.find_first_not_of("0123456789") == std::string::npos;
+  return ok && std::stoi(digits) <= 1'000'000 ? std::stoi(digits) : 0;
+}
+
+bool apply_option(const std::string& option, KeyEntry* entry) {
+  if (auto priority = parse_priority(option)) {
+    entry->highest = *priority;
+  } else if (option == "filtered" || option == "unfiltered") {
+    entry->is_filtered = option == "filtered";
+  } else if (int n = number_of(option, "running"); n > 0) {
+    entry->limit.max_running = n;
+  } else if (int n_a_minute = number_of(option, "per_minute"); n_a_minute > 0) {
+    entry->limit.max_per_minute = n_a_minute;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 Result<std::vector<KeyEntry>> load(const std::string& configured, const char* fallback, bool is_admin) {
   const std::string path = configured.empty() ? fallback : configured;
   std::ifstream in(path);
@@ -81,23 +104,17 @@ Result<std::vector<KeyEntry>> parse_key_file(const std::string& text, const std:
     std::string at = file + ":" + std::to_string(number) + ": ";
     std::vector<std::string> parts = split(line);
     if (is_admin && parts.size() == 1) parts.insert(parts.begin(), "admin");
-    if (parts.size() < 2 || parts.size() > 4)
-      return invalid_argument(at + "must be name:sha256hex, then :high, :normal or :low and :filtered or :unfiltered if wanted");
+    if (parts.size() < 2) return invalid_argument(at + "must be name:sha256hex, then options, each after a colon");
     KeyEntry entry;
     entry.name = parts[0];
     if (!is_name(entry.name))
       return invalid_argument(at + "the name must be 1 to 64 letters, digits, '.', '_' or '-'");
     if (!parse_hex(parts[1], &entry.digest))
       return invalid_argument(at + "the digest must be 64 hex digits (printf %s KEY | sha256sum)");
-    if (parts.size() > 2 && (parts.back() == "filtered" || parts.back() == "unfiltered")) {
-      entry.is_filtered = parts.back() == "filtered";
-      parts.pop_back();
-    }
-    if (parts.size() > 3) return invalid_argument(at + "after the priority only filtered or unfiltered may stand");
-    if (parts.size() == 3) {
-      auto priority = parse_priority(parts[2]);
-      if (!priority) return invalid_argument(at + "the highest priority must be high, normal or low");
-      entry.highest = *priority;
+    for (size_t i = 2; i < parts.size(); ++i) {
+      if (!apply_option(parts[i], &entry))
+        return invalid_argument(at + "option " + std::to_string(i - 1) +
+                                " must be high, normal, low, filtered, unfiltered, running=N or per_minute=N (1 to 1000000)");
     }
     for (const KeyEntry& other : entries)
       if (other.name == entry.name) return invalid_argument(at + "name given twice: " + entry.name);
@@ -141,9 +158,9 @@ std::optional<Identity> KeyRing::identify(std::string_view authorization) const 
   std::optional<Identity> found;
   // Every entry is compared, whichever matches: the time says nothing about which keys exist.
   for (const KeyEntry& entry : keys->users)
-    if (CRYPTO_memcmp(entry.digest.data(), digest.data(), 32) == 0) found = {entry.name, false, entry.highest, entry.is_filtered};
+    if (CRYPTO_memcmp(entry.digest.data(), digest.data(), 32) == 0) found = {entry.name, false, entry.highest, entry.is_filtered, entry.limit};
   for (const KeyEntry& entry : keys->admins)
-    if (CRYPTO_memcmp(entry.digest.data(), digest.data(), 32) == 0) found = {entry.name, true, entry.highest, entry.is_filtered};
+    if (CRYPTO_memcmp(entry.digest.data(), digest.data(), 32) == 0) found = {entry.name, true, entry.highest, entry.is_filtered, entry.limit};
   return found;
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "api/key_limits.h"
 #include "base/config.h"
 #include "base/status.h"
 #include "ipc/messages.h"
@@ -21,6 +22,7 @@ struct KeyEntry {
   std::array<unsigned char, 32> digest{};
   ipc::Priority highest = ipc::Priority::kHigh;
   std::optional<bool> is_filtered;  // absent: as filter.all_clients says
+  KeyLimit limit;
 };
 
 struct KeySet {
@@ -32,10 +34,12 @@ struct Identity {
   bool is_admin = false;
   ipc::Priority highest = ipc::Priority::kHigh;
   std::optional<bool> is_filtered;
+  KeyLimit limit;
 };
 
-// `name:sha256hex[:high|normal|low][:filtered|unfiltered]` a line; `#` begins a comment line. `file` is for messages, which give
-// the line's number but never its text. An admin file may leave out the name.
+// `name:sha256hex` a line, then, each after a colon and in any order: high, normal or low; filtered or unfiltered;
+// running=N; per_minute=N. `#` begins a comment line. `file` is for messages, which give the line's number but never its
+// text. An admin file may leave out the name.
 Result<std::vector<KeyEntry>> parse_key_file(const std::string& text, const std::string& file, bool is_admin);
 
 class KeyRing {

@@ -40,7 +40,10 @@ std::string BoundAddress::text() const {
   return (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
-Result<UniqueFd> listen_on(const std::string& address) {
+namespace {
+
+// All addresses that server.listen means; the list is never empty.
+Status resolve(const std::string& address, FreeAddresses* found) {
   size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon == std::string::npos ? 0 : colon);
   std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
@@ -52,27 +55,22 @@ Result<UniqueFd> listen_on(const std::string& address) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  FreeAddresses found;
-  int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found.list);
+  int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found->list);
   if (error != 0)
     return invalid_argument("server.listen: \"" + host + "\" is no address of this machine (" + gai_strerror(error) + ")");
-  return bind_one(*found.list, address);
+  return ok_status();
 }
 
-Result<BoundAddress> bound_address(int fd) {
-  sockaddr_storage storage{};
-  socklen_t size = sizeof storage;
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &size) != 0)
-    return errno_status(errno, "cannot ask the listening socket for its address");
+Result<BoundAddress> describe(const sockaddr_storage& storage) {
   BoundAddress bound;
   char text[INET6_ADDRSTRLEN] = "";
   if (storage.ss_family == AF_INET) {
-    auto* in = reinterpret_cast<sockaddr_in*>(&storage);
+    auto* in = reinterpret_cast<const sockaddr_in*>(&storage);
     inet_ntop(AF_INET, &in->sin_addr, text, sizeof text);
     bound.port = ntohs(in->sin_port);
     bound.is_loopback = (ntohl(in->sin_addr.s_addr) >> 24) == 127;
   } else if (storage.ss_family == AF_INET6) {
-    auto* in = reinterpret_cast<sockaddr_in6*>(&storage);
+    auto* in = reinterpret_cast<const sockaddr_in6*>(&storage);
     inet_ntop(AF_INET6, &in->sin6_addr, text, sizeof text);
     bound.port = ntohs(in->sin6_port);
     bound.is_loopback = is_loopback_v6(in->sin6_addr);
@@ -82,6 +80,37 @@ Result<BoundAddress> bound_address(int fd) {
   }
   bound.host = text;
   return bound;
+}
+
+}  // namespace
+
+Result<UniqueFd> listen_on(const std::string& address) {
+  FreeAddresses found;
+  CHECK_OK(resolve(address, &found));
+  return bind_one(*found.list, address);
+}
+
+Result<BoundAddress> bound_address(int fd) {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &size) != 0)
+    return errno_status(errno, "cannot ask the listening socket for its address");
+  return describe(storage);
+}
+
+Status adopt_socket(int fd, const std::string& address, const BoundAddress& bound) {
+  if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0)
+    return errno_status(errno, "cannot adopt the socket handed over by systemd");
+  FreeAddresses found;
+  CHECK_OK(resolve(address, &found));
+  for (const addrinfo* one = found.list; one != nullptr; one = one->ai_next) {
+    sockaddr_storage storage{};
+    std::memcpy(&storage, one->ai_addr, one->ai_addrlen);
+    auto wanted = describe(storage);
+    if (wanted.ok() && wanted->host == bound.host && (wanted->port == bound.port || wanted->port == 0)) return ok_status();
+  }
+  return invalid_argument("server.listen is " + address + ", but the socket handed over by systemd (tandem.socket) is bound to " +
+                          bound.text() + "; set both with: tandem configure listen " + address);
 }
 
 }  // namespace tandem::api

@@ -25,6 +25,7 @@ const std::vector<Route>& routes() {
       {"GET", "/admin/bundle", handle_bundle, Access::kAdmin, nullptr},
       {"GET", "/status.json", handle_status_json, Access::kAdmin, nullptr},
       {"GET", "/v1/requests", handle_requests, Access::kAdmin, nullptr},
+      {"GET", "/openapi.json", handle_openapi, Access::kUser, nullptr},
   };
   return table;
 }

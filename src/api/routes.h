@@ -30,5 +30,6 @@ const std::vector<Route>& routes();
 // Routes whose path fits, whatever the method.
 std::vector<const Route*> find_routes(std::string_view path);
 bool is_probe_path(std::string_view path);
+bool is_documented(const Route& route);  // has its row in endpoint_openapi.cc
 
 }  // namespace tandem::api

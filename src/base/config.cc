@@ -87,6 +87,12 @@ std::string env_or(const char* name, const std::string& fallback) {
   return v != nullptr && *v != 0 ? v : fallback;
 }
 
+// A folder that systemd made for the service (StateDirectory=); the first of a list.
+std::string folder_of_service(const char* name) {
+  std::string list = env_or(name, "");
+  return list.substr(0, list.find(':'));
+}
+
 }  // namespace
 
 const std::vector<ConfigKey>& config_keys() {
@@ -178,6 +184,8 @@ Status config_validate(const Config& c) {
   CHECK_OK(one_of("cache.element_type", c.cache_element_type, {"f16", "q8_0"}));
   CHECK_OK(one_of("batch.batching", c.batch_batching, {"continuous", "dynamic", "static", "static-padded"}));
   CHECK_OK(one_of("log.level", c.log_level, {"debug", "info", "warn", "error"}));
+  if (c.server_tls_certificate_file.empty() != c.server_tls_key_file.empty())
+    return invalid_argument("server.tls_certificate_file and server.tls_key_file must both be set or both be empty");
   return validate_workers(c);
 }
 
@@ -198,12 +206,14 @@ int64_t config_workers_sharing_cpus(const Config& c) {
 
 std::string config_state_dir(const Config& c) {
   if (!c.paths_state_dir.empty()) return c.paths_state_dir;
+  if (std::string given = folder_of_service("STATE_DIRECTORY"); !given.empty()) return given;
   if (geteuid() == 0) return "/var/lib/tandem";
   return env_or("XDG_STATE_HOME", env_or("HOME", "/tmp") + "/.local/state") + "/tandem";
 }
 
 std::string config_cache_dir(const Config& c) {
   if (!c.paths_cache_dir.empty()) return c.paths_cache_dir;
+  if (std::string given = folder_of_service("CACHE_DIRECTORY"); !given.empty()) return given;
   if (geteuid() == 0) return "/var/cache/tandem";
   return env_or("XDG_CACHE_HOME", env_or("HOME", "/tmp") + "/.cache") + "/tandem";
 }

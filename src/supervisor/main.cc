@@ -149,7 +149,7 @@ Status reload(const Arguments& args, const Config& started_with, Supervisor* sup
                {{"keys", names}});
   }
   if (Status files = server->reload_files(); !files.ok()) {
-    log_error("keys or deny list not reloaded, the old ones stay", {{"reason", files.message()}});
+    log_error("keys, deny list or certificate not reloaded, the old ones stay", {{"reason", files.message()}});
     if (status.ok()) status = files;
   }
   if (!status.ok())
@@ -160,6 +160,7 @@ Status reload(const Arguments& args, const Config& started_with, Supervisor* sup
 
 int fail(int code, const Status& status) {
   log_error("tandemd cannot start", {{"reason", status.message()}});
+  SdNotify().failed(status.message());
   log_flush();
   return code;
 }
@@ -200,7 +201,8 @@ int serve(const Arguments& args, const Config& config) {
       if (info.ssi_signo == SIGHUP) {
         (void)reload(args, config, &supervisor, server->get(), &systemd).ok();  // it says so itself
       } else {
-        systemd.stopping();
+        systemd.stopping(config.workers_drain_timeout_ms);
+        (*server)->hand_over();
         supervisor.drain();
       }
     }
@@ -232,6 +234,7 @@ int main(int argc, char** argv) {
   if (status.ok()) status = tandem::load_config(args, &config);
   if (!status.ok()) {
     std::fprintf(stderr, "<3>tandemd cannot start reason=\"%s\"\n", status.message().c_str());
+    tandem::SdNotify().failed(status.message());
     return tandem::kExitConfig;
   }
   return tandem::serve(args, config);

@@ -92,22 +92,31 @@ Result<std::vector<std::string>> models_in(const std::string& folder) {
   return found;
 }
 
+// What `tandem model default` chose: the link `default` names a file beside it. Empty: nothing was chosen.
+std::string chosen_model(const std::string& folder) {
+  char name[256];
+  ssize_t n = readlink((folder + "/default").c_str(), name, sizeof name);
+  std::string chosen(name, n > 0 ? static_cast<size_t>(n) : 0);
+  return chosen.empty() || chosen.find('/') != std::string::npos ? "" : folder + "/" + chosen;
+}
+
 }  // namespace
 
 Result<std::string> find_model(const Config& config) {
   if (!config.model_path.empty()) return config.model_path;
   std::string folder = config_state_dir(config) + "/models";
+  if (std::string chosen = chosen_model(folder); !chosen.empty()) return chosen;
   auto found = models_in(folder);
   if (!found.ok() && found.status().code() != StatusCode::kNotFound) return found.status();
   if (!found.ok() || found->empty())
-    return not_found("no model: set model.path or put one .gguf file into " + folder);
+    return not_found("no model: tandem model add FILE, set model.path, or put one .gguf file into " + folder);
   if (found->size() == 1) return found->front();
   std::string names;
   for (const std::string& path : *found)
     names += (names.empty() ? "" : ", ") + path.substr(folder.size() + 1);
   return invalid_argument("model.path is empty and " + folder + " holds " +
                           std::to_string(found->size()) + " models (" + names +
-                          "); set model.path to one of them");
+                          "); choose one: tandem model default NAME, or model.path");
 }
 
 std::vector<std::string> model_parts(const std::string& path) {

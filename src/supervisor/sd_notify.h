@@ -15,7 +15,8 @@ class SdNotify {
   void ready();                          // READY=1: the port is open
   void status(const std::string& text);  // STATUS=, sent on change only
   void reloading();                      // RELOADING=1, with the monotonic time systemd asks for
-  void stopping();                       // STOPPING=1
+  void stopping(int64_t drain_ms);       // STOPPING=1, and time for the drain beyond TimeoutStopSec
+  void failed(const std::string& reason);  // STATUS= for `systemctl status` of a start that failed
   void alive(int64_t now_us);            // WATCHDOG=1, at half of WatchdogSec
 
  private:

@@ -1,10 +1,14 @@
 // Who may call what: keys, hosts, origins, binding (field case C-54).
+#include <fcntl.h>
 #include <openssl/sha.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <future>
+#include <thread>
 
 #include "api/keys.h"
 #include "api/listen_socket.h"
@@ -216,6 +220,78 @@ TEST_CASE("access: a socket others can reach needs a key or the owner's word") {
   auto open = ApiServer::start(config, &service);
   REQUIRE(open.ok());
   CHECK(fetch(open.value()->port(), get("/v1/models")).status == 200);
+}
+
+TEST_CASE("access: limits of a key") {
+  KeyLimits limits;
+  constexpr int64_t kSecond = 1'000'000;
+  {
+    auto first = limits.take("a", {1, 0}, 0);
+    REQUIRE(first.ok());
+    auto second = limits.take("a", {1, 0}, 0);
+    REQUIRE(!second.ok());
+    CHECK(second.error().code == "key_limit_exceeded");
+    CHECK(limits.take("b", {1, 0}, 0).ok());
+  }
+  CHECK(limits.take("a", {1, 0}, 0).ok());
+  for (int i = 0; i < 6; ++i) CHECK(limits.take("m", {0, 6}, 0).ok());
+  CHECK(!limits.take("m", {0, 6}, 9 * kSecond).ok());
+  CHECK(limits.take("m", {0, 6}, 10 * kSecond).ok());
+  CHECK(!limits.take("m", {0, 6}, 11 * kSecond).ok());
+  CHECK(limits.take("m", {0, 6}, 3600 * kSecond).ok());
+
+  const std::string hash = sha256_hex("k");
+  auto keys = parse_key_file("a:" + hash + ":low:running=2:per_minute=60:filtered\n", "keys", false);
+  REQUIRE(keys.ok());
+  CHECK((*keys)[0].limit.max_running == 2);
+  CHECK((*keys)[0].limit.max_per_minute == 60);
+  CHECK((*keys)[0].highest == ipc::Priority::kLow);
+  CHECK((*keys)[0].is_filtered == true);
+  for (const char* bad : {"running=0", "running=", "running=-1", "per_minute=1000001", "per_minute=99999999", "fast", ""})
+    CHECK(!parse_key_file("a:" + hash + ":" + bad + "\n", "keys", false).ok());
+
+  TempFile users("alice:" + sha256_hex("a") + ":per_minute=1\nbob:" + sha256_hex("b") + "\n");
+  ServerFixture f;
+  f.config.auth_user_keys_file = users.path;
+  int port = f.start();
+  auto ask = [&](const char* key) {
+    return fetch(port, post("/v1/completions", R"({"prompt":"a"})", std::string("Authorization: Bearer ") + key + "\r\n"));
+  };
+  CHECK(ask("a").status == 200);
+  auto refused = ask("a");
+  CHECK(refused.status == 429);
+  CHECK(refused.headers["retry-after"] == "60");
+  CHECK(ask("b").status == 200);
+  CHECK(fetch(port, get("/v1/models", "Authorization: Bearer a\r\n")).status == 200);  // costs nobody a computation
+}
+
+TEST_CASE("access: a socket handed over by systemd") {
+  FakeService service;
+  Config config;
+  UniqueFd socket = listen_on("127.0.0.1:0").value();
+  fcntl(socket.get(), F_SETFL, 0);  // as systemd hands it over
+  auto inherit = [&] { return ApiServer::start(config, &service, {UniqueFd(dup(socket.get()))}); };
+  int port = bound_address(socket.get()).value().port;
+  config.server_listen = "localhost:" + std::to_string(port);
+  {
+    auto first = inherit();
+    REQUIRE(first.ok());
+    for (int i = 0; i < 3; ++i) CHECK(fetch(port, get("/health")).status == 200);
+    first.value()->hand_over();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    // Refused by nobody, answered by the successor.
+    auto waiting = std::async(std::launch::async, [&] { return fetch(port, get("/health")).status; });
+    CHECK(waiting.wait_for(std::chrono::milliseconds(300)) == std::future_status::timeout);
+    auto second = inherit();
+    REQUIRE(second.ok());
+    CHECK(waiting.get() == 200);
+  }
+  config.server_listen = "127.0.0.1:9";
+  auto other = inherit();
+  REQUIRE(!other.ok());
+  CHECK(other.status().code() == StatusCode::kInvalidArgument);
+  for (const std::string& part : {std::string("127.0.0.1:9"), "127.0.0.1:" + std::to_string(port), std::string("tandem configure listen")})
+    CHECK(other.status().message().find(part) != std::string::npos);
 }
 
 TEST_CASE("access: listening addresses") {

@@ -1,4 +1,5 @@
 // The small endpoints.
+#include "api/routes.h"
 #include "server_fixture.h"
 
 namespace tandem::api {
@@ -89,6 +90,21 @@ TEST_CASE("endpoints: the request log") {
     CHECK(fetch(port, get("/v1/requests?" + std::string(bad))).status == 400);
   CHECK(fetch(port, get("/v1/requests")).status == 200);
   CHECK(f.service.last_query().limit == 100);
+}
+
+TEST_CASE("endpoints: the OpenAPI document has every route") {
+  for (const Route& route : routes()) {
+    INFO(route.path);
+    CHECK(is_documented(route));
+  }
+  ServerFixture f;
+  RawReply reply = fetch(f.start(), get("/openapi.json"));
+  REQUIRE(reply.status == 200);
+  JsonValue v = json(reply.body);
+  CHECK(at(v, "paths").as_object()->size() == routes().size());
+  CHECK(str(v, "paths", "/v1/models/{name}", "get", "summary").find("by name") != std::string::npos);
+  CHECK(str(v, "paths", "/v1/completions", "post", "requestBody", "content", "application/json", "schema", "$ref") ==
+        "#/components/schemas/CompletionRequest");
 }
 
 }  // namespace tandem::api

@@ -42,6 +42,13 @@ TEST_CASE("the only model of the state folder is found; none or several are told
   CHECK(several.code() == StatusCode::kInvalidArgument);
   CHECK(several.message().find("other.gguf") != std::string::npos);
   CHECK(several.message().find("model.path") != std::string::npos);
+  // tandem model default: a link beside the files; one that names a path is nobody's choice.
+  std::string folder = first.substr(0, first.rfind('/'));
+  REQUIRE(symlink("other.gguf", (folder + "/default").c_str()) == 0);
+  CHECK(*find_model(f.config) == folder + "/other.gguf");
+  unlink((folder + "/default").c_str());
+  REQUIRE(symlink("../other.gguf", (folder + "/default").c_str()) == 0);
+  CHECK(!find_model(f.config).ok());
   f.config.model_path = "/x/y.gguf";
   CHECK(*find_model(f.config) == "/x/y.gguf");
 }

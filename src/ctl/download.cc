@@ -1,0 +1,162 @@
+#include "ctl/download.h"
+
+#include <curl/curl.h>
+#include <fcntl.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <memory>
+
+#include "base/unique_fd.h"
+#include "ctl/progress.h"
+
+namespace tandem::ctl {
+
+namespace {
+
+using Curl = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
+using List = std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)>;
+
+constexpr long kStallSeconds = 60;  // no byte for so long: given up, to be gone on with later
+
+Curl make(const std::string& url, char* error) {
+  Curl curl(curl_easy_init(), curl_easy_cleanup);
+  curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
+  curl_easy_setopt(curl.get(), CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(curl.get(), CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(curl.get(), CURLOPT_FOLLOWLOCATION, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_MAXREDIRS, 10L);
+  curl_easy_setopt(curl.get(), CURLOPT_FAILONERROR, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_CONNECTTIMEOUT, 30L);
+  curl_easy_setopt(curl.get(), CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_LOW_SPEED_TIME, kStallSeconds);
+  curl_easy_setopt(curl.get(), CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_USERAGENT, "tandem/" TANDEM_VERSION);
+  curl_easy_setopt(curl.get(), CURLOPT_ERRORBUFFER, error);
+  return curl;
+}
+
+struct Transfer {
+  CURL* curl = nullptr;
+  const ModelStore* store = nullptr;
+  int fd = -1;
+  int64_t begin = 0, at = 0;  // bytes of the file
+  bool is_begun = false;
+  std::string etag;
+  Status status;
+  Progress progress{"downloading", 0};
+};
+
+// Before the first byte: did the server go on where we asked, and does the rest fit?
+Status begin(Transfer* t) {
+  long code = 0;
+  curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);
+  if (t->begin > 0 && code != 206) {  // the file has changed, or the server knows no ranges
+    t->begin = t->at = 0;
+    if (ftruncate(t->fd, 0) != 0) return errno_status(errno, "cannot begin again");
+  }
+  curl_off_t rest = -1;
+  curl_easy_getinfo(t->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &rest);
+  if (rest > 0) {
+    t->progress.set_total(t->begin + rest);
+    CHECK_OK(t->store->check_space(rest));
+  }
+  return ok_status();
+}
+
+size_t on_bytes(char* bytes, size_t, size_t n, void* user) {
+  auto* t = static_cast<Transfer*>(user);
+  if (!t->is_begun) {
+    t->is_begun = true;
+    if (t->status = begin(t); !t->status.ok()) return 0;
+  }
+  for (size_t done = 0; done < n;) {
+    ssize_t put = pwrite(t->fd, bytes + done, n - done, t->at);
+    if (put < 0) {
+      t->status = errno_status(errno, "cannot write the download");
+      return 0;
+    }
+    t->at += put;
+    done += static_cast<size_t>(put);
+  }
+  t->progress.at(t->at);
+  return n;
+}
+
+size_t on_header(char* bytes, size_t, size_t n, void* user) {
+  std::string line(bytes, n);
+  if (line.compare(0, 5, "HTTP/") == 0) static_cast<Transfer*>(user)->etag.clear();  // of a redirection
+  if (n > 6 && strncasecmp(bytes, "etag:", 5) == 0) {
+    size_t first = line.find_first_not_of(" \t", 5), last = line.find_last_not_of(" \r\n\t");
+    if (first != std::string::npos && last >= first) static_cast<Transfer*>(user)->etag = line.substr(first, last - first + 1);
+  }
+  return n;
+}
+
+std::string read_line(const std::string& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+}  // namespace
+
+Status download(const std::string& url, const std::string& to, const ModelStore& store) {
+  UniqueFd fd(open(to.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd.valid()) return errno_status(errno, "cannot create " + to);
+  Transfer t;
+  t.store = &store;
+  t.fd = fd.get();
+  // Without a (strong) mark of what the bytes belong to, they are not gone on with.
+  std::string note = to + ".etag", etag = read_line(note);
+  bool is_known = !etag.empty() && etag.compare(0, 2, "W/") != 0;
+  t.begin = t.at = is_known ? lseek(fd.get(), 0, SEEK_END) : 0;
+  if (!is_known && ftruncate(fd.get(), 0) != 0) return errno_status(errno, "cannot write " + to);
+  char error[CURL_ERROR_SIZE] = "";
+  Curl curl = make(url, error);
+  t.curl = curl.get();
+  List headers(nullptr, curl_slist_free_all);
+  if (t.begin > 0) {
+    curl_easy_setopt(curl.get(), CURLOPT_RANGE, (std::to_string(t.begin) + "-").c_str());
+    headers.reset(curl_slist_append(nullptr, ("If-Range: " + etag).c_str()));
+    curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, headers.get());
+  }
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, on_bytes);
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &t);
+  curl_easy_setopt(curl.get(), CURLOPT_HEADERFUNCTION, on_header);
+  curl_easy_setopt(curl.get(), CURLOPT_HEADERDATA, &t);
+  CURLcode code = curl_easy_perform(curl.get());
+  if (t.is_begun) std::ofstream(note, std::ios::trunc) << t.etag << '\n';
+  if (!t.status.ok()) return t.status;
+  long answer = 0;
+  curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &answer);
+  if (code != CURLE_OK && answer == 416 && t.begin > 0) return ok_status();  // all of it is there already
+  if (code != CURLE_OK)
+    return unavailable("cannot download " + url + ": " + (error[0] ? error : curl_easy_strerror(code)) + "; " +
+                       std::to_string(t.at >> 20) + " MiB are kept, run this again to go on");
+  return ok_status();
+}
+
+Result<std::string> download_text(const std::string& url, size_t max_bytes) {
+  char error[CURL_ERROR_SIZE] = "";
+  Curl curl = make(url, error);
+  struct Text {
+    std::string bytes;
+    size_t max;
+  } text{"", max_bytes};
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, +[](char* bytes, size_t, size_t n, void* user) -> size_t {
+    auto* t = static_cast<Text*>(user);
+    if (t->bytes.size() + n > t->max) return 0;
+    t->bytes.append(bytes, n);
+    return n;
+  });
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &text);
+  if (CURLcode code = curl_easy_perform(curl.get()); code != CURLE_OK)
+    return unavailable("cannot download " + url + ": " + (error[0] ? error : curl_easy_strerror(code)));
+  return text.bytes;
+}
+
+}  // namespace tandem::ctl

@@ -1,0 +1,68 @@
+"""The document at /openapi.json against the server: schemathesis makes requests from it, right and wrong ones, and holds
+every answer against it. /admin/* but its GETs is left out: draining ends the run."""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def small(start):
+    # Short answers whatever is asked for; a path of each kind still runs.
+    return start(settings=["model.context_tokens=96", "limits.max_choices=2", "log.flush_ms=50"])
+
+
+def run(url, seed, examples, *more):
+    return subprocess.run(
+        [os.path.join(os.path.dirname(sys.executable), "schemathesis"), "run", url + "/openapi.json", "--seed", str(seed), "--max-examples", str(examples),
+         "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance",
+         "--exclude-path-regex", "^/(admin/(drain|undrain|reload|restart|degrade)|status/events)", "--request-timeout", "60", "--no-color", *more],
+        capture_output=True, text=True, timeout=600)
+
+
+def test_schemathesis_finds_nothing(small):
+    done = run(small.url, int(os.environ.get("TANDEM_SCHEMA_SEED", "1")), int(os.environ.get("TANDEM_SCHEMA_EXAMPLES", "12")))
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    document = json.loads(small.get("/openapi.json")[1])
+    assert len(document["paths"]) > 15
+    small.wait_idle()
+
+
+def test_a_planted_fault_is_found(tmp_path):
+    """The same checks must fail on a server that answers 500 to a large n."""
+    import http.server
+    import threading
+    document = {"openapi": "3.1.0", "info": {"title": "x", "version": "1"}, "paths": {"/v1/completions": {"post": {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object", "required": ["prompt"], "properties": {
+            "prompt": {"type": "string"}, "n": {"type": "integer", "minimum": 1, "maximum": 16}}}}}},
+        "responses": {"200": {"description": "", "content": {"application/json": {}}}, "4XX": {"description": "", "content": {"application/json": {}}}}}}}}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self, status, body):
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self):
+            self.answer(200, json.dumps(document).encode())
+
+        def do_POST(self):
+            text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            try:
+                n = json.loads(text)["n"]
+            except Exception:
+                n = 1
+            self.answer(500 if isinstance(n, int) and n > 8 else 200, b"{}")
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    done = run(f"http://127.0.0.1:{server.server_address[1]}", 1, 12)
+    server.shutdown()
+    assert done.returncode != 0 and "500" in done.stdout, done.stdout[-3000:]
