@@ -69,9 +69,7 @@ Status LogFile::open_once() {
                         options_.path, kLatestVersion, version)};
   if (version == 0)
     CHECK_OK(db_.execute("PRAGMA auto_vacuum=INCREMENTAL"));  // before the first table
-  // EXTRA until the file is in WAL mode: else the journal of that change, whose unlinking is not written through, comes
-  // back after a power cut and takes the first rows with it (tests/process/test_power_cut.py).
-  CHECK_OK(db_.execute("PRAGMA synchronous=EXTRA; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL"));
+  CHECK_OK(db_.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL"));
   CHECK_ASSIGN(page_bytes_, db_.integer("PRAGMA page_size"));
   int64_t wal_bytes =
       std::clamp<int64_t>(options_.max_bytes / 32, 16 * page_bytes_, 1000 * page_bytes_);
