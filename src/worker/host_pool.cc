@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 #include <new>
+#include <thread>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; older kernels answer EINVAL
@@ -190,17 +191,32 @@ Result<std::unique_ptr<HostPool>> HostPool::open_reader(int fd, const HostPoolSh
   return std::unique_ptr<HostPool>(new HostPool(std::move(shape), memory, static_cast<size_t>(n_bytes)));
 }
 
-Status HostPool::touch(const std::atomic<bool>& stop) {
+// Slices are handed out one by one: a thread that is kept waiting holds nobody up.
+Status HostPool::touch(int n_threads, const std::atomic<bool>& stop, const std::function<void(float)>& on_progress) {
   constexpr size_t kSlice = 2u << 20;  // a millisecond: others' page faults and mappings wait for it
-  for (size_t at = 0; at < n_bytes_; at += kSlice) {
-    if (stop.load(std::memory_order_relaxed)) return ok_status();
-    if (madvise(memory_ + at, std::min(kSlice, n_bytes_ - at), MADV_POPULATE_WRITE) == 0) continue;
-    if (errno == EINVAL) break;  // this kernel cannot: pages come as they are used
-    if (errno != EINTR && errno != EAGAIN)
-      return exhausted(fmt::format("no memory for the host pool: {} of {} bytes are there: {}", at, n_bytes_,
-                                   std::strerror(errno)));
-    at -= kSlice;  // interrupted: once more
-  }
+  std::atomic<size_t> next{0};
+  std::atomic<int> fault{0};
+  std::atomic<size_t> fault_at{0};
+  auto commit_slices = [&](bool reports) {
+    for (size_t at; !stop.load(std::memory_order_relaxed) && fault.load(std::memory_order_relaxed) == 0 &&
+                    (at = next.fetch_add(kSlice)) < n_bytes_;) {
+      while (madvise(memory_ + at, std::min(kSlice, n_bytes_ - at), MADV_POPULATE_WRITE) != 0) {
+        if (errno == EINTR || errno == EAGAIN) continue;
+        fault_at.store(at, std::memory_order_relaxed);
+        fault.store(errno, std::memory_order_release);
+        return;
+      }
+      if (reports && on_progress) on_progress(static_cast<float>(at) / static_cast<float>(n_bytes_));
+    }
+  };
+  std::vector<std::thread> others;
+  for (int i = 1; i < n_threads; ++i) others.emplace_back(commit_slices, false);
+  commit_slices(true);
+  for (std::thread& t : others) t.join();
+  if (stop.load(std::memory_order_relaxed)) return ok_status();
+  if (const int err = fault.load(std::memory_order_acquire); err != 0 && err != EINVAL)  // EINVAL: an old kernel cannot
+    return exhausted(fmt::format("no memory for the host pool: {} of {} bytes are there: {}", fault_at.load(), n_bytes_,
+                                 std::strerror(err)));
   header()->is_committed.store(1, std::memory_order_release);
   return ok_status();
 }

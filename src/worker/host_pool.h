@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,8 +54,9 @@ class HostPool : public PageLedger {
   uint8_t* memory() const { return memory_; }  // header and table first
   const HostPoolShape& shape() const { return shape_; }
   uint64_t generation() const;
-  // Commits the memory: until done or `stop`. Any thread. kExhausted: it is not there.
-  Status touch(const std::atomic<bool>& stop);
+  // Commits the memory by `n_threads` (>= 1; the kernel clears pages at one core's speed each): until done or `stop`.
+  // `on_progress` gets 0 to 1, on the calling thread. Any thread. kExhausted: it is not there.
+  Status touch(int n_threads, const std::atomic<bool>& stop, const std::function<void(float)>& on_progress = {});
   bool is_committed() const;  // by this worker or an earlier one: touch() only fills page tables
 
   // Copies a lent page: kInvalidArgument for a page that is not in the pool, kUnavailable when the owner is

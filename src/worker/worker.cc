@@ -377,11 +377,11 @@ void Worker::handle_loaded() {
   next_beat_us_ = monotonic_us();
 }
 
-// Behind everybody else: whatever the engine needs first it takes by itself. Memory that is not there ends the worker
-// here, with the reason, and not at some later store into a page.
+// Behind everybody else: a pool that an earlier worker committed only gets its page tables here. Memory that is not
+// there ends the worker with the reason, and not at some later store into a page.
 void Worker::touch_pool() {
   setpriority(PRIO_PROCESS, 0, 19);  // this thread
-  Status status = model_->host_pool ? model_->host_pool->touch(stop_) : model_->backend->touch_pages(stop_);
+  Status status = model_->host_pool ? model_->host_pool->touch(1, stop_) : model_->backend->touch_pages(stop_);
   if (!status.ok()) mailbox_.post_fatal({exit_code_of(status), status.message()});
 }
 

@@ -1,7 +1,7 @@
 // A serving worker: its threads and the queues between them.
 //   I/O thread (the caller of run): channel, text streams, heartbeats; tells nobody to wait.
 //   engine thread: loads the model, then steps; owns backend, scheduler and pages.
-//   pool thread, briefly: touches the KV pool while the others already serve.
+//   pool thread, briefly: page tables of the KV pool (its memory too, where it is the worker's own).
 //   text thread: templates and tokenizing of new prompts, so that a long one delays no stream's text.
 #pragma once
 

@@ -241,27 +241,14 @@ TEST_CASE("start-up reports what it does; SIGTERM is the supervisor's business; 
   CHECK(orphan.wait_exit() == 0);
 }
 
-TEST_CASE("a KV pool is committed behind the first requests; memory that is not there ends the worker with the reason") {
+TEST_CASE("the whole KV pool is committed when the worker is ready") {
   UniqueFd pool(memfd_create("worker_process_test", MFD_CLOEXEC));
   WorkerClient worker(tiny_model("llama"), "[batch]\nmax_batch_size = 256\n[cache]\nkv_pool_bytes = 400000000\n", pool.get());
   worker.wait_ready();
   struct stat st{};
   REQUIRE(fstat(pool.get(), &st) == 0);
-  const bool is_cut_short = GENERATE(false, true);
-  if (is_cut_short) {  // as where the memory is gone: pages behind the end cannot come
-    REQUIRE(ftruncate(pool.get(), st.st_size / 2) == 0);
-    auto message = worker.next();
-    REQUIRE(message);
-    INFO(std::get<ipc::Fatal>(*message).message);
-    CHECK(std::get<ipc::Fatal>(*message).message.find("no memory for the host pool: ") == 0);
-    CHECK(worker.wait_exit() == 78);
-  } else {
-    const int64_t give_up_us = monotonic_us() + 60'000'000;
-    do REQUIRE(fstat(pool.get(), &st) == 0);
-    while (st.st_blocks * 512 < st.st_size && monotonic_us() < give_up_us);
-    CHECK(st.st_blocks * 512 >= st.st_size);
-    CHECK(!tokenize(worker, "still here").empty());
-  }
+  CHECK(st.st_size >= 100'000'000);
+  CHECK(st.st_blocks * 512 >= st.st_size);
 }
 
 TEST_CASE("nonsense on the channel is our bug: exit 70, with the reason") {
