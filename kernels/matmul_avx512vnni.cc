@@ -227,8 +227,12 @@ void multiply_tile(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, si
     return;
   }
   Panel panel;
-  for (int64_t b = 0; b < n_blocks; b += kPanelBlocks) {
-    const int64_t n = n_blocks - b < kPanelBlocks ? n_blocks - b : kPanelBlocks;
+  // Of about one size: 16 and 2 blocks of K = 576 were 3 % slower than twice 9, and a small panel leaves no time to
+  // bring in the next.
+  const int64_t n_panels = (n_blocks + kPanelBlocks - 1) / kPanelBlocks;
+  const int64_t each = (n_blocks + n_panels - 1) / n_panels;
+  for (int64_t b = 0; b < n_blocks; b += each) {
+    const int64_t n = n_blocks - b < each ? n_blocks - b : each;
     unpack<Form>(tile, b, n, &panel);
     const uint8_t* first_act = act + static_cast<size_t>(b) * sizeof(ActBlock);
     // Tiles follow one another, so that after the last panel comes the next tile's first. (A
