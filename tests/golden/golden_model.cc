@@ -28,16 +28,20 @@ std::unique_ptr<GgufModel> GoldenModel::open(const std::string& path) {
   return std::move(model).value();
 }
 
-GoldenModel::GoldenModel(const std::string& path, bool float_activations, int max_tokens) {
+const KernelTable& GoldenModel::best_kernels() {
+  auto kernels = select_kernels(detect_cpu(), "");
+  if (!kernels.ok()) FAIL(kernels.status().message());
+  return **kernels;
+}
+
+GoldenModel::GoldenModel(const std::string& path, bool float_activations, int max_tokens, const KernelTable* kernels) {
   const auto file = open(path);
   auto config = read_model_config(*file);
   if (!config.ok()) FAIL(config.status().message());
   auto weights = load_weights(*file, *config);
   if (!weights.ok()) FAIL(weights.status().message());
-  auto kernels = select_kernels(detect_cpu(), "");
-  if (!kernels.ok()) FAIL(kernels.status().message());
   CpuBackendOptions options;
-  options.kernels = *kernels;
+  options.kernels = kernels != nullptr ? kernels : &best_kernels();
   options.n_threads = 2;
   options.float_activations = float_activations;
   auto backend = create_cpu_backend(*config, *weights, options);

@@ -16,8 +16,9 @@ class GoldenModel {
  public:
   // A file of TANDEM_MODELS_DIR; a model that is not there fails the test.
   static std::string real_path(const std::string& file);
-  // Two threads, f16 pages for `max_tokens`.
-  GoldenModel(const std::string& path, bool float_activations, int max_tokens);
+  // Two threads, f16 pages for `max_tokens`. `kernels` must outlive it; without, those of this processor.
+  GoldenModel(const std::string& path, bool float_activations, int max_tokens, const KernelTable* kernels = nullptr);
+  static const KernelTable& best_kernels();
 
   // Runs `ids` in chunks and calls visit(position, logits) for positions >= first_visited.
   void run(std::span<const int32_t> ids, int chunk, int first_visited,
