@@ -62,9 +62,10 @@ class CpuBackend : public Backend {
   }
   Status copy_pages(std::span<const PageCopy> copies) override { return kv_.copy(copies); }
   std::string description() const override {
-    return fmt::format("cpu {} {} thread{}{}", options_.kernels->isa, options_.n_threads,
-                       options_.n_threads == 1 ? "" : "s",
-                       options_.float_activations ? " float32 activations" : "");
+    const size_t n_library = model_ ? model_->library.size() : 0;
+    return fmt::format("cpu {} {} thread{}{}{}", options_.kernels->isa, options_.n_threads,
+                       options_.n_threads == 1 ? "" : "s", options_.float_activations ? " float32 activations" : "",
+                       n_library > 0 ? fmt::format(", {} matrices by {}", n_library, options_.pack.library->name()) : "");
   }
 
  private:
@@ -90,7 +91,7 @@ KvType kv_type_in_force(const CpuBackendOptions& options) {
 Result<CpuMemory> plan_cpu_memory(const ModelConfig& config, const ModelWeights& weights,
                                   const CpuBackendOptions& options, int n_tokens, int n_logit_rows) {
   CpuMemory memory;
-  CHECK_ASSIGN(memory.weights_bytes, PackedModel::bytes_needed(weights, *options.kernels));
+  CHECK_ASSIGN(memory.weights_bytes, PackedModel::bytes_needed(weights, *options.kernels, options.pack.library != nullptr));
   KvPools pools(config, *options.kernels, kv_type_in_force(options), options.page_size);
   OmpTeam team(options.n_threads);
   const PackedModel unused{};

@@ -179,6 +179,7 @@ Status CpuForward::run(const StepBatch& batch) {
   plan_.build(batch, team_->n_threads());
   CHECK_OK(reserve_records());
   team_->run([this](TeamMember& t) { compute(t); });
+  if (has_library_failed_) return internal_error("the library for dense weights failed; cpu.deterministic = true runs without it");
   return ok_status();
 }
 
@@ -198,11 +199,10 @@ CpuForward::Acts CpuForward::acts_of(std::initializer_list<const PackedMatrix*> 
   return float_activations_ || are_dense ? Acts::kFloat : Acts::kQuantized;
 }
 
-// Bytes of a row. Rows of floats are an odd number of cache lines apart: a power of two would put them all
-// into one cache set.
+// Bytes of a row.
 int64_t CpuForward::act_stride(Acts acts, int64_t n_cols) const {
   if (acts == Acts::kQuantized) return static_cast<int64_t>(kernels_.act_row_bytes(n_cols));
-  return ((n_cols + 15) / 16 | 1) * 64;
+  return float_act_stride(n_cols) * int64_t{sizeof(float)};
 }
 
 // Row `row` of what the next product reads. Quantized once, however many products follow.
@@ -215,9 +215,38 @@ void CpuForward::store_activations(int64_t row, const float* x, int64_t n_cols, 
   }
 }
 
-// Products of the same activations, shared out together. Rows are taken in blocks that stay in the second
-// cache while the tiles of weights pass by.
+// Products of the same activations, shared out together; the library's apart, in whole blocks of its rows.
 void CpuForward::multiply(TeamMember& t, int64_t n_rows, Acts acts, std::initializer_list<Product> products) {
+  const int64_t n_library = n_rows / LibraryMatrix::kRows * LibraryMatrix::kRows;
+  if (acts != Acts::kFloat || float_activations_ || model_.library.empty() || n_library == 0)
+    return multiply_rows(t, 0, n_rows, acts, {products.begin(), products.size()});
+  Product librarys[3], ours[3];
+  size_t n_librarys = 0, n_ours = 0;
+  for (const Product& p : products) (model_.library.contains(p.weight->data) ? librarys[n_librarys++] : ours[n_ours++]) = p;
+  if (n_ours > 0) multiply_rows(t, 0, n_rows, acts, {ours, n_ours});
+  if (n_librarys == 0) return;
+  multiply_by_library(t, n_library, {librarys, n_librarys});
+  if (n_library < n_rows) multiply_rows(t, n_library, n_rows, acts, {librarys, n_librarys});
+}
+
+void CpuForward::multiply_by_library(TeamMember& t, int64_t n_rows, std::span<const Product> products) {
+  const int64_t K = products[0].weight->n_cols, n_blocks = n_rows / LibraryMatrix::kRows;
+  for (const Product& p : products) {
+    const LibraryMatrix& w = *model_.library.at(p.weight->data);
+    t.share(n_blocks * w.n_slices(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = i / w.n_slices() * LibraryMatrix::kRows;
+        const auto* x = reinterpret_cast<const float*>(act_ + row * act_stride(Acts::kFloat, K));
+        if (!w.multiply(static_cast<int>(i % w.n_slices()), x, p.out + row * p.out_stride).ok()) has_library_failed_ = true;
+      }
+    });
+  }
+}
+
+// Rows are taken in blocks that stay in the second cache while the tiles of weights pass by.
+void CpuForward::multiply_rows(TeamMember& t, int64_t row_begin, int64_t row_end, Acts acts,
+                               std::span<const Product> products) {
+  const int64_t n_rows = row_end - row_begin;
   constexpr int64_t kCacheBytes = 384 << 10;
   constexpr int64_t kDenseColumns = 1024;  // a pass of matmul_dense
   const int64_t K = products.begin()->weight->n_cols, row_bytes = act_stride(acts, K);
@@ -234,12 +263,12 @@ void CpuForward::multiply(TeamMember& t, int64_t n_rows, Acts acts, std::initial
   t.share(n_blocks * tiles, grain, [&](int64_t begin, int64_t end) {
     while (begin < end) {
       // The part of [begin, end) that lies in one block of rows and in one matrix.
-      const int64_t first_row = begin / tiles * rows_per_block;
+      const int64_t block_row = begin / tiles * rows_per_block, first_row = row_begin + block_row;
       int64_t tile = begin % tiles;
-      const Product* p = products.begin();
+      const Product* p = products.data();
       while (tile >= n_tiles(*p->weight)) tile -= n_tiles(*p++->weight);
       const int64_t last = std::min(n_tiles(*p->weight), tile + (end - begin));
-      const int64_t M = std::min(rows_per_block, n_rows - first_row);
+      const int64_t M = std::min(rows_per_block, n_rows - block_row);
       const uint8_t* act = act_ + first_row * row_bytes;
       float* out = p->out + first_row * p->out_stride;
       if (acts == Acts::kFloat) {

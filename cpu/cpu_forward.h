@@ -3,6 +3,7 @@
 // the largest step seen and then stay. Confined to the engine thread; run() uses the team.
 #pragma once
 
+#include <atomic>
 #include <initializer_list>
 #include <span>
 #include <vector>
@@ -66,6 +67,8 @@ class CpuForward {
   void norm_to_activations(const TeamMember& t, int64_t row, const float* x,
                            const std::vector<float>& weight, Acts acts);
   void multiply(TeamMember& t, int64_t n_rows, Acts acts, std::initializer_list<Product> products);
+  void multiply_rows(TeamMember& t, int64_t row_begin, int64_t row_end, Acts acts, std::span<const Product> products);
+  void multiply_by_library(TeamMember& t, int64_t n_rows, std::span<const Product> products);
   void rotate_and_store_kv(TeamMember& t, int layer);
   void attend(TeamMember& t, int layer);
   void store_attention(TeamMember& t, const Rows& rows, int layer);
@@ -98,6 +101,7 @@ class CpuForward {
   Arena step_memory_, logit_memory_, thread_memory_, record_memory_;
   int64_t max_record_floats_ = 0;
   size_t thread_bytes_ = 0;
+  std::atomic<bool> has_library_failed_{false};
   // Of M tokens, M <= max_tokens_.
   float* x_ = nullptr;        // [M][hidden_dim] the residual stream
   uint8_t* act_ = nullptr;    // [M][row of n_cols] what the next product reads; packed for its n_cols

@@ -36,7 +36,7 @@ static_assert(sizeof(Header) == 8 + 8 + 32 + 32 + 24 + 8);
 
 struct Entry {
   char name[40];
-  uint32_t type, zero;
+  uint32_t type, choice;
   int64_t n_rows, n_cols;
   uint64_t offset, size, checksum;
 };
@@ -61,7 +61,7 @@ size_t data_offset(size_t n_places) {
   return (sizeof(Header) + n_places * sizeof(Entry) + kAlign - 1) / kAlign * kAlign;
 }
 
-// Without checksums of data.
+// Without checksums of data and choices.
 std::vector<Entry> make_entries(const std::vector<PackedPlace>& places) {
   std::vector<Entry> entries(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
@@ -76,7 +76,7 @@ std::vector<Entry> make_entries(const std::vector<PackedPlace>& places) {
 }
 
 bool is_same_place(const Entry& a, Entry b) {
-  b.checksum = a.checksum;
+  b.checksum = a.checksum, b.choice = a.choice;
   return std::memcmp(&a, &b, sizeof a) == 0;
 }
 
@@ -131,7 +131,8 @@ Result<MappedWeights> PackCache::map_existing(const std::string& isa, const std:
   model_hash_ = header.model_hash;
   mapped.data = base + header.data_offset;
   const auto* entries = reinterpret_cast<const Entry*>(base + sizeof header);
-  for (size_t i = 0; i < places.size(); ++i) checksums_.push_back(entries[i].checksum);
+  for (size_t i = 0; i < places.size(); ++i)
+    checksums_.push_back(entries[i].checksum), choices_.push_back(entries[i].choice);
   return mapped;
 }
 
@@ -152,6 +153,7 @@ Result<MappedWeights> PackCache::load(const std::string& isa, const std::vector<
   }
   is_hit_ = mapped.ok();
   if (!is_hit_) {
+    choices_.clear();
     miss_reason_ = mapped.status().message();
     return mapped;
   }
@@ -185,12 +187,19 @@ void PackCache::keep(const std::string& isa, std::vector<PackedPlace> places, si
   isa_ = isa, places_ = std::move(places), n_bytes_ = n_bytes, model_hash_ = model_hash, data_ = data;
 }
 
+void PackCache::set_choices(const std::string& isa, std::vector<uint32_t> choices) {
+  if (choices == choices_) return;
+  choices_ = std::move(choices);
+  if (is_hit_ && can_store()) keep(isa, mapped_places_, n_mapped_, model_hash_, mapped_data_);
+}
+
 Status PackCache::store(const std::atomic<bool>& stop) {
   const UniqueFd file = std::exchange(files_.fresh, UniqueFd());
   std::vector<Entry> entries = make_entries(places_);
   for (size_t i = 0; i < entries.size(); ++i) {
     if (stop) break;
     entries[i].checksum = XXH3_64bits(data_ + entries[i].offset, entries[i].size);
+    entries[i].choice = i < choices_.size() ? choices_[i] : 0;
   }
   Header header = {};
   std::memcpy(header.magic, kMagic, sizeof kMagic);

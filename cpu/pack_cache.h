@@ -59,6 +59,10 @@ class PackCache {
   void keep(const std::string& isa, std::vector<PackedPlace> places, size_t n_bytes, const Hash& model_hash,
             const uint8_t* data);
   bool has_kept() const { return data_ != nullptr; }
+  // How each matrix is multiplied, where that was measured (dense_choice.h): stored with them, 0 where it was not. Set
+  // before store(); a mapped file whose choices are others is stored anew, where it can be.
+  const std::vector<uint32_t>& choices() const { return choices_; }
+  void set_choices(const std::string& isa, std::vector<uint32_t> choices);
   bool is_verified() const { return is_verified_; }
   // Checks what load() took on trust; kDataLoss names the damaged matrix, kCancelled: `stop` was set.
   Status verify(const std::atomic<bool>& stop);
@@ -84,6 +88,7 @@ class PackCache {
   bool is_hit_ = false, is_verified_ = false;
   // Of the mapped file: what each matrix must hash to.
   std::vector<uint64_t> checksums_;
+  std::vector<uint32_t> choices_;  // by matrix, or empty
   std::vector<PackedPlace> mapped_places_;
   const uint8_t* mapped_data_ = nullptr;
   size_t n_mapped_ = 0;

@@ -168,12 +168,15 @@ Status pack_all(const std::vector<PackJob>& jobs, const KernelTable& kernels, Om
 
 }  // namespace
 
-Result<int64_t> PackedModel::bytes_needed(const ModelWeights& weights, const KernelTable& kernels) {
+Result<int64_t> PackedModel::bytes_needed(const ModelWeights& weights, const KernelTable& kernels, bool has_library) {
   PackedModel model;
   model.layers.resize(weights.layers.size());
   size_t n_bytes = 0;
-  CHECK_OK(plan_places(list_jobs(weights, &model), kernels, &n_bytes).status());
-  return static_cast<int64_t>(n_bytes);
+  const std::vector<PackJob> jobs = list_jobs(weights, &model);
+  CHECK_OK(plan_places(jobs, kernels, &n_bytes).status());
+  int64_t n_copies = 0;
+  for (const PackJob& job : jobs) n_copies += DenseLibrary::copy_bytes(job.from->type, job.from->n_rows, job.from->n_cols);
+  return static_cast<int64_t>(n_bytes) + (has_library ? n_copies : 0);
 }
 
 Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weights,
@@ -193,11 +196,21 @@ Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weigh
     if (weights.output.data == weights.token_embedding.data) model->output = model->token_embedding;
   };
   const auto hash = [&] { return hash_sources(jobs, team); };
+  const auto choose = [&]() -> Status {
+    if (options.library == nullptr) return ok_status();
+    std::vector<const PackedMatrix*> matrices;
+    for (const PackJob& job : jobs) matrices.push_back(job.to);
+    std::vector<uint32_t> choices = cache != nullptr ? cache->choices() : std::vector<uint32_t>();
+    CHECK_ASSIGN(model->library, choose_dense(*options.library, matrices, kernels, team, &choices));
+    if (cache != nullptr) cache->set_choices(kernels.isa, std::move(choices));
+    return ok_status();
+  };
   if (cache != nullptr) {
     auto mapped = cache->load(kernels.isa, places, n_bytes, hash, team);
     if (mapped.ok()) {
       model->bytes = std::move(mapped->bytes);
       set_matrices(mapped->data);
+      CHECK_OK(choose());
       return model;
     }
   }
@@ -207,6 +220,7 @@ Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weigh
   const bool can_store = cache != nullptr && cache->can_store();
   CHECK_OK(pack_all(jobs, kernels, team, options, &model->bytes, places, can_store ? &model_hash : nullptr));
   if (can_store) cache->keep(kernels.isa, places, n_bytes, model_hash, model->bytes.data());
+  CHECK_OK(choose());
   return model;
 }
 

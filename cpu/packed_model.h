@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "cpu/arena.h"
+#include "cpu/dense_choice.h"
 #include "cpu/omp_team.h"
 #include "cpu/pack_cache.h"
 #include "kernels/kernel_table.h"
@@ -28,6 +29,7 @@ struct PackOptions {
   // Bytes of the model's file once they have been read for the last time; or empty.
   std::function<void(const uint8_t*, size_t)> on_source_read;
   PackCache* cache = nullptr;  // matrices are mapped from it if it has them, else it keeps what it may store
+  const DenseLibrary* library = nullptr;  // for dense weights, where it measures faster; null: it may not serve
 };
 
 struct PackedModel {
@@ -36,13 +38,14 @@ struct PackedModel {
   std::vector<float> output_norm;  // [hidden_dim]
   std::vector<PackedLayer> layers;
   Arena bytes;  // of the matrices: own memory, or a mapped file
+  LibraryMatrices library;  // copies of some, by their packed bytes
 
   // Packs with all threads of `team`. kUnimplemented names the tensor whose type the kernels do not serve;
   // kExhausted names the size.
   static Result<std::unique_ptr<PackedModel>> pack(const ModelWeights& weights, const KernelTable& kernels,
                                                    OmpTeam* team, const PackOptions& options);
-  // Size of `bytes`. kUnimplemented as above.
-  static Result<int64_t> bytes_needed(const ModelWeights& weights, const KernelTable& kernels);
+  // Size of `bytes`, and with a library of all copies it might choose. kUnimplemented as above.
+  static Result<int64_t> bytes_needed(const ModelWeights& weights, const KernelTable& kernels, bool has_library);
 };
 
 }  // namespace tandem

@@ -76,6 +76,9 @@ CpuBackendOptions serving_options(const Config& settings, const CpuInfo& cpu, co
   options.float_activations = settings.cpu_activations == "f32";
   options.page_size = static_cast<int>(settings.cache_page_size_tokens);
   options.kv_type = settings.cache_element_type == "q8_0" ? KvType::kQ8_0 : KvType::kF16;
+  if (!settings.cpu_deterministic && !options.float_activations) {
+    if (const auto library = DenseLibrary::open(); library.ok()) options.pack.library = *library;
+  }
   return options;
 }
 
@@ -86,6 +89,8 @@ Status load_backend(const ModelConfig& config, const Config& settings, const Hos
   CHECK_ASSIGN(const KernelTable* kernels, select_kernels(host.cpu, settings.cpu_force_isa));
   CHECK_ASSIGN(ModelWeights weights, load_weights(*model->file, config));
   CpuBackendOptions options = serving_options(settings, host.cpu, *kernels);
+  if (!settings.cpu_deterministic && options.pack.library == nullptr)
+    log_warn("no library for dense weights", {{"reason", DenseLibrary::open().status().message()}});
   options.touch_pools_later = true;
   options.pack.cache = model->pack_cache.get();
   options.pack.on_progress = [&](float fraction) { progress("repacking weights", fraction); };
@@ -122,7 +127,7 @@ Batching batching_named(const std::string& name) {
 uint64_t fingerprint(const std::string& model_stamp, const Config& settings, const HostFacts& host,
                      const ipc::ModelInfo& info) {
   std::string all = model_stamp + "|" + host.program_stamp + "|" + TANDEM_VERSION + "|" + info.isa + "|" +
-                    settings.cpu_activations + "|" + settings.cache_element_type + "|" + std::to_string(info.context_tokens);
+                    settings.cpu_activations + "|" + (settings.cpu_deterministic ? "" : "library|") + settings.cache_element_type + "|" + std::to_string(info.context_tokens);
   return XXH3_64bits(all.data(), all.size());
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "cpu/dense_library.h"
 #include "worker/host_facts.h"
 #include "worker/sandbox.h"
 #include "worker/tool_args.h"
@@ -47,6 +48,7 @@ int run_tool(const std::string& name, const std::vector<std::string>& args) {
   // Asked before the sandbox closes /proc and /sys.
   const HostFacts host = read_host_facts();
   const ToolContext context{std::move(parsed).value(), host.cpu, host.memory_bytes};
+  if (name == "doctor") (void)DenseLibrary::open();  // while files may be opened
   harden_process();
   const auto sandbox = enter_sandbox();
   if (!sandbox.ok()) return fail(name, sandbox.status(), kExitBug);

@@ -5,12 +5,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <set>
+#include <tuple>
 
 #include "base/config.h"
 #include "base/process_memory.h"
 #include "cpu/arena.h"
 #include "cpu/cgroup_quota.h"
 #include "cpu/cpu_topology.h"
+#include "cpu/dense_choice.h"
 #include "cpu/isa_select.h"
 #include "kernels/self_check.h"
 #include "model/weights.h"
@@ -139,6 +142,43 @@ void check_speed(const ToolContext& context, int n_threads, Report* report) {
   report->line("pass", "integer peak", fmt::format("{:.0f} Gop/s int8", peak.int8_ops_per_s / 1e9));
 }
 
+std::vector<const WeightView*> matrices_of(const ModelWeights& weights) {
+  std::vector<const WeightView*> all = {&weights.token_embedding, &weights.output};
+  for (const LayerWeights& l : weights.layers)
+    for (const WeightView* w : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w_gate, &l.w_up, &l.w_down}) all.push_back(w);
+  return all;
+}
+
+Result<DenseSpeed> measure_weights(const DenseLibrary& library, const WeightView& w, const KernelTable& kernels, OmpTeam* team) {
+  const size_t n_bytes = kernels.packed_bytes(w.type, w.n_rows, w.n_cols);
+  CHECK_ASSIGN(Arena packed, Arena::allocate(n_bytes, "packed weights"));
+  kernels.pack_tiles(w.type, w.data, w.n_rows, w.n_cols, 0, (w.n_rows + kTileRows - 1) / kTileRows, packed.data());
+  return measure_dense(library, {w.type, w.n_rows, w.n_cols, packed.data()}, kernels, team);
+}
+
+// Our kernels beside the library, for each shape of the model's dense weights: what cpu.deterministic = false would choose.
+void check_dense(const ModelWeights& weights, const KernelTable& kernels, int n_threads, Report* report) {
+  constexpr int64_t kMostBytes = int64_t{1} << 30;
+  std::set<std::tuple<GgmlType, int64_t, int64_t>> seen;
+  const auto library = DenseLibrary::open();
+  OmpTeam team(n_threads);
+  for (const WeightView* w : matrices_of(weights)) {
+    const int64_t copy = DenseLibrary::copy_bytes(w->type, w->n_rows, w->n_cols);
+    if (copy == 0 || copy > kMostBytes || !seen.insert({w->type, w->n_rows, w->n_cols}).second) continue;
+    if (!library.ok()) return report->line("pass", "dense weights", "by our kernels; " + library.status().message());
+    const std::string what = fmt::format("{} {} x {}", quant_traits(static_cast<uint32_t>(w->type))->name, w->n_rows, w->n_cols);
+    const auto speed = measure_weights(**library, *w, kernels, &team);
+    if (!speed.ok()) {
+      report->line("warn", what, speed.status().message(), "none is needed: our kernels serve it");
+      continue;
+    }
+    report->line("pass", what,
+                 fmt::format("ours {:.0f} Gflop/s, {} {:.0f}: {}", speed->own_flops_per_s / 1e9, (*library)->name(),
+                             speed->library_flops_per_s / 1e9,
+                             speed->library_wins() ? "the library's, with cpu.deterministic = false" : "ours"));
+  }
+}
+
 // As serving would take it with the operator's settings (--text-fd).
 Status check_memory(const ToolContext& context, const GgufModel& file, const ModelConfig& config,
                     const ModelWeights& weights, Report* report) {
@@ -162,6 +202,7 @@ Status check_memory(const ToolContext& context, const GgufModel& file, const Mod
   const Status fits = check_memory_plan(plan);
   if (fits.ok()) report->line("pass", "memory", describe(plan));
   else report->line("fail", "memory", fits.message(), "serving would be refused with exit code 78");
+  check_dense(weights, *kernels, backend.n_threads, report);
   return ok_status();
 }
 

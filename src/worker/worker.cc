@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "cpu/dense_library.h"
 #include "ipc/channel.h"
 #include "ipc/codec.h"
 #include "worker/mailbox.h"
@@ -166,6 +167,7 @@ std::optional<int> Worker::configure(const ipc::Configure& message) {
 }
 
 std::optional<int> Worker::close_sandbox() {
+  if (!config_.cpu_deterministic) (void)DenseLibrary::open();  // while files may be opened
   if (!config_.workers_sandbox) return std::nullopt;
   auto state = enter_sandbox();
   if (!state.ok())
