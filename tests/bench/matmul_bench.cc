@@ -2,7 +2,7 @@
 // measured read bandwidth, prefill (M = 512) as GOPS and share of the measured int8 peak (a
 // multiply-add of the model counts two operations, and takes 1.5 dot products where the weights'
 // quants are the packed nibbles, else 2: one for each plane of the activations). Checked first.
-//   matmul_bench [column [threads [type]]]
+//   matmul_bench [column [threads [type [K [N]]]]]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -91,17 +91,18 @@ int main(int argc, char** argv) {
               "M=512 GOPS", "share", "M=16 GOPS", "share");
   for (const char* type : kMatmulTypes) {
     if (argc > 3 && std::strcmp(argv[3], type) != 0) continue;
-    const int64_t K = quant_traits_by_name(type)->block_size == 256 ? 2048 : 1536;
+    const int64_t K = argc > 4 ? std::atoi(argv[4]) : quant_traits_by_name(type)->block_size == 256 ? 2048 : 1536;
+    const int64_t N = argc > 5 ? std::atoi(argv[5]) : 1536;
     Problem decode = make_problem(t, type, 65536, K, 1);
     const double decode_s = run(t, &decode, s.n_threads, 0.4);
     check(decode, t);
     const double bytes = static_cast<double>(t.packed_bytes(decode.w.type, decode.w.n_rows, K));
-    Problem prefill = make_problem(t, type, 1536, K, 512);
+    Problem prefill = make_problem(t, type, N, K, 512);
     const double prefill_s = run(t, &prefill, s.n_threads, 0.4);
     check(prefill, t);
-    Problem batch = make_problem(t, type, 1536, K, 16);
+    Problem batch = make_problem(t, type, N, K, 16);
     const double batch_s = run(t, &batch, s.n_threads, 0.2);
-    const double ops = 2.0 * 1536 * static_cast<double>(K);
+    const double ops = 2.0 * static_cast<double>(N * K);
     std::printf("%-7s %6ld %6d | %9.1f %5.0f%% | %9.0f %5.0f%% %9.0f %5.0f%%\n", type,
                 static_cast<long>(K), 65536, bytes / decode_s / 1e9,
                 100 * bytes / decode_s / s.read_bytes_per_s, ops * 512 / prefill_s / 1e9,
