@@ -58,9 +58,10 @@ DenseLibrary::DenseLibrary(std::unique_ptr<Api> api) : api_(std::move(api)) {}
 DenseLibrary::~DenseLibrary() = default;
 
 Result<const DenseLibrary*> DenseLibrary::open() {
-  static const Result<std::unique_ptr<DenseLibrary>> opened = open_file(kName);
-  if (!opened.ok()) return opened.status();
-  return static_cast<const DenseLibrary*>(opened->get());
+  // Never closed: it has threads' memory and code of its own until the process ends.
+  static const auto* opened = new Result<std::unique_ptr<DenseLibrary>>(open_file(kName));
+  if (!opened->ok()) return opened->status();
+  return static_cast<const DenseLibrary*>((*opened)->get());
 }
 
 Result<std::unique_ptr<DenseLibrary>> DenseLibrary::open_file(const char* name) {

@@ -114,7 +114,6 @@ TEST_CASE("products by the library are those of the reference, within the roundi
     CAPTURE(static_cast<int>(type));
     CHECK(worst <= 1);
   }
-  const TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 3);
   CHECK(library->make({GgmlType::kQ8_0, 32, 32, nullptr}, best_kernels(), 48).status().code() == StatusCode::kUnavailable);
 }
 
