@@ -19,9 +19,21 @@ int AdmissionQueue::effective_class(const WaitingRequest& r) const {
       std::max<int64_t>(0, static_cast<int>(r.priority) - waited / limits_.ageing_us));
 }
 
-uint64_t AdmissionQueue::last_turn(const std::string& client, int priority) const {
-  auto share = served_.find(client);
-  return share == served_.end() ? 0 : share->second[priority];
+AdmissionQueue::Share AdmissionQueue::share(const std::string& client, int priority) const {
+  auto shares = shares_.find(client);
+  return shares == shares_.end() ? Share{} : shares->second[priority];
+}
+
+// Tokens that a key has had who begins to wait now.
+int64_t AdmissionQueue::least_share(int priority) const {
+  if (lanes_[priority].empty()) return level_[priority];
+  int64_t least = INT64_MAX;
+  for (const auto& [client, lane] : lanes_[priority]) least = std::min(least, share(client, priority).n_tokens);
+  return least;
+}
+
+void AdmissionQueue::charge(const std::string& client, ipc::Priority priority, int64_t n_tokens) {
+  shares_[client][static_cast<int>(priority)].n_tokens += n_tokens;
 }
 
 void AdmissionQueue::insert(WaitingRequest request, bool is_requeued) {
@@ -30,6 +42,11 @@ void AdmissionQueue::insert(WaitingRequest request, bool is_requeued) {
   places_[request.id] = {priority, request.client, request.deadline_us, request.since_us, is_requeued};
   if (is_requeued) ++n_requeued_;
   if (request.deadline_us > 0) deadlines_.emplace(request.deadline_us, request.id);
+  if (!lanes_[priority].contains(request.client)) {
+    const int64_t least = least_share(priority);
+    int64_t* had = &shares_[request.client][priority].n_tokens;
+    *had = std::max(*had, least);
+  }
   Lane& lane = lanes_[priority][request.client];
   auto later =
       std::upper_bound(lane.begin(), lane.end(), request.enqueued_us,
@@ -96,7 +113,7 @@ std::optional<uint64_t> AdmissionQueue::next(const std::function<bool(uint64_t)>
                             [&](const WaitingRequest& w) { return may_run(w.id); });
       if (r == lane.end()) continue;
       int asked = static_cast<int>(r->priority);
-      Rank rank{asked, last_turn(client, asked), r->enqueued_us, r->id};
+      Rank rank{asked, share(client, asked), r->enqueued_us, r->id};
       if (!first || rank < *first) first = rank;
       Rank aged{effective_class(*r), std::get<1>(rank), r->enqueued_us, r->id};
       if (!lifted[asked] || aged < *lifted[asked]) lifted[asked] = aged;
@@ -118,6 +135,7 @@ int64_t AdmissionQueue::waiting_us(uint64_t id) const {
 }
 
 WaitingRequest AdmissionQueue::take(uint64_t id) {
+  const bool is_new = !places_.at(id).is_requeued;
   WaitingRequest request = extract(id);
   int priority = static_cast<int>(request.priority);
   int64_t now = clock_->now_us();
@@ -126,14 +144,23 @@ WaitingRequest AdmissionQueue::take(uint64_t id) {
   n_since_aged_ = passes ? 0 : n_since_aged_ + 1;
   request.waited_us += std::max<int64_t>(0, now - request.since_us);
   request.since_us = now;
-  served_[request.client][priority] = ++turn_;
-  if (served_.size() > kMaxRememberedKeys) {
-    served_.erase(std::min_element(served_.begin(), served_.end(), [](const auto& a, const auto& b) {
-      return *std::max_element(a.second.begin(), a.second.end()) <
-             *std::max_element(b.second.begin(), b.second.end());
-    }));
-  }
+  Share* share = &shares_[request.client][priority];
+  share->last_turn = ++turn_;
+  if (is_new) share->n_tokens += request.n_prompt;
+  level_[priority] = share->n_tokens;
+  forget_oldest_key();
   return request;
+}
+
+void AdmissionQueue::forget_oldest_key() {
+  if (shares_.size() <= kMaxRememberedKeys) return;
+  auto latest = [](const auto& key) {
+    uint64_t turn = 0;
+    for (const Share& s : key.second) turn = std::max(turn, s.last_turn);
+    return turn;
+  };
+  shares_.erase(std::min_element(shares_.begin(), shares_.end(),
+                                 [&](const auto& a, const auto& b) { return latest(a) < latest(b); }));
 }
 
 bool AdmissionQueue::remove(uint64_t id) {

@@ -2,8 +2,12 @@
 // has passed. Pure logic over a Clock; knows no more of a request than ordering needs (the rest is
 // in supervisor/request_table.h). Confined to the supervisor's loop thread.
 //
-// DESIGN. Strict order between classes; inside a class the client key served longest ago goes first
-// (fair share), and inside a key the oldest request. Waiting lifts a request by one class for every
+// DESIGN. Strict order between classes; inside a class the client key that has had the fewest tokens
+// goes first (fair share; prompts count when dispatched, answers as they come), among equals the one
+// served longest ago, and inside a key the oldest request. A key that comes back counts as having
+// had what the least served of those waiting has: it is not punished for idle time, nor does it
+// save up. Rejected: turns (a key with answers of 1,000 tokens would hold nearly all places against
+// one with answers of 10). Waiting lifts a request by one class for every
 // `ageing_us`, and one that was lifted goes ahead of those whose class it has reached by now, but
 // only in every kAgedTurn-th turn: low priority always finishes, and at saturation, where all of it
 // has been lifted, high priority still finds three of four places. Rejected: ageing without that
@@ -13,6 +17,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -45,6 +50,7 @@ struct WaitingRequest {
   int64_t deadline_us = 0;  // monotonic; 0: none
   int64_t waited_us = 0;    // earlier waits together; time at a worker is not waiting
   int64_t since_us = -1;    // when this wait began; -1: enqueued_us
+  int64_t n_prompt = 0;     // tokens
 };
 
 struct Offer {
@@ -64,9 +70,11 @@ class AdmissionQueue {
   void requeue(WaitingRequest request);
   // First in the order above among those `may_run` accepts; the others keep their place.
   std::optional<uint64_t> next(const std::function<bool(uint64_t)>& may_run) const;
-  // Removes a request because it is dispatched: charges its key's share and counts the turn.
+  // Removes a request because it is dispatched: its prompt counts towards its key's share, unless it was
+  // dispatched before.
   // Returns it as it was, with all its waiting in waited_us.
   WaitingRequest take(uint64_t id);
+  void charge(const std::string& client, ipc::Priority priority, int64_t n_tokens);  // of answers
   int64_t waiting_us(uint64_t id) const;  // of this wait; the request waits
   // Removes a request for another reason (cancelled, refused). False: not waiting.
   bool remove(uint64_t id);
@@ -83,8 +91,14 @@ class AdmissionQueue {
   static constexpr int kAgedTurn = 4;
 
  private:
-  // Class, key's last turn, age, id.
-  using Rank = std::tuple<int, uint64_t, int64_t, uint64_t>;
+  // What a key has had in a class.
+  struct Share {
+    int64_t n_tokens = 0;
+    uint64_t last_turn = 0;
+    auto operator<=>(const Share&) const = default;
+  };
+  // Class, key's share, age, id.
+  using Rank = std::tuple<int, Share, int64_t, uint64_t>;
   using Lane = std::deque<WaitingRequest>;  // one key's requests of one class, oldest first
   struct Place {
     int priority = 0;
@@ -93,9 +107,11 @@ class AdmissionQueue {
     bool is_requeued = false;
   };
 
-  uint64_t last_turn(const std::string& client, int priority) const;
+  Share share(const std::string& client, int priority) const;
+  int64_t least_share(int priority) const;
   void insert(WaitingRequest request, bool is_requeued);
   WaitingRequest extract(uint64_t id);
+  void forget_oldest_key();
   std::optional<uint64_t> youngest_below(int priority) const;
 
   AdmissionLimits limits_;
@@ -104,8 +120,8 @@ class AdmissionQueue {
   std::unordered_map<uint64_t, Place> places_;
   size_t n_requeued_ = 0;
   std::set<std::pair<int64_t, uint64_t>> deadlines_;
-  std::map<std::string, std::array<uint64_t, kNumPriorities>>
-      served_;  // last turn of a key by class
+  std::map<std::string, std::array<Share, kNumPriorities>> shares_;  // of a key by class
+  std::array<int64_t, kNumPriorities> level_{};  // share of the key that was dispatched last
   uint64_t turn_ = 0;
   int n_since_aged_ = 0;  // turns since a lifted request went ahead of others
 };

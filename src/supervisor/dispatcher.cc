@@ -143,7 +143,7 @@ void Dispatcher::degrade(Request* r) const {
 
 WaitingRequest Dispatcher::waiting_entry(const Request& r) const {
   return {r.id,          r.in.priority, r.in.client,      r.in.received_us,
-          r.in.deadline_us, r.waited_us,   clock_->now_us()};
+          r.in.deadline_us, r.waited_us,   clock_->now_us(), static_cast<int64_t>(r.in.prompt.size())};
 }
 
 std::optional<ApiError> Dispatcher::accept(api::GenerateRequest in,
@@ -450,6 +450,7 @@ void Dispatcher::on_token(Lane* lane, ipc::TokenEvent event) {
 }
 
 void Dispatcher::observe(Request* r, const TokenEffect& effect) {
+  if (effect.is_new_token) queue_.charge(r->in.client, r->in.priority, 1);
   quarantine_.on_progress(r->id, true);
   if (effect.is_new_token) history_->note_token();
   if (effect.gap_s) {

@@ -17,6 +17,8 @@ constexpr int64_t kIdleLifeUs =
 constexpr int64_t kStopGraceUs = 2 * kSecondUs;
 constexpr int64_t kConnectionBytes = 8 << 20;  // what tandemd grows by under load
 constexpr int64_t kWatchUs = 250'000;  // heartbeats come as often
+constexpr int64_t kPackedCheckUs = 20'000;            // how often a worker looks whether the weights it waits for are there
+constexpr int64_t kMostStoringUs = 120 * kSecondUs;   // behind Ready; a disk that takes longer is not waited for
 
 }  // namespace
 
@@ -86,6 +88,11 @@ void WorkerKeeper::try_start() {
     return;
   }
   path_ = *path;
+  if (hooks_.is_packing_elsewhere()) {  // packing it too would take twice the time and memory
+    cause_ = "another worker repacks the weights";
+    start_at_us_ = clock_->now_us() + kPackedCheckUs;
+    return;
+  }
   if (Status status = start_process(); !status.ok())
     fail_start(WorkerState::kNoModel, status, "the attempt is repeated each second");
 }
@@ -214,6 +221,12 @@ void WorkerKeeper::handle_weights_cache(const ipc::WeightsCacheDone& done) {
   }
   whole_stamp_ = weights_cache_.stamp;
   log_info("repacked weights stored", {{"file", weights_cache_.name}});
+}
+
+bool WorkerKeeper::is_packing() const {
+  if (!process_ || forced_end_ || weights_cache_.existing.valid() || !weights_cache_.fresh.valid()) return false;
+  return state_ == WorkerState::kLoading ||
+         (state_ == WorkerState::kReady && clock_->now_us() - ready_us_ < kMostStoringUs);
 }
 
 void WorkerKeeper::handle_heartbeat(const ipc::Heartbeat& beat) {

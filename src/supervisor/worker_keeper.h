@@ -35,6 +35,7 @@ class WorkerKeeper : public WorkerLink {
     std::function<void(ipc::FromWorker)> on_message;  // replies, tokens, prompt progress
     std::function<void(const WorkerEnd&)> on_end;     // after the last message of that worker
     std::function<bool()> has_work;                   // the worker holds requests or calls
+    std::function<bool()> is_packing_elsewhere;       // another worker makes the weights file that this one will map
   };
   // `pool`: of its own KV pages; null: it keeps them to itself. `gauges` and `pool` outlive it.
   WorkerKeeper(Config config, WorkerSpec spec, HostPoolFile* pool, Metrics* metrics,
@@ -68,6 +69,8 @@ class WorkerKeeper : public WorkerLink {
   uint64_t generation() const override { return generation_; }
   int64_t n_restarts() const { return n_restarts_; }
   const std::string& last_end() const { return last_end_; }
+  // It repacks the model's weights into a file for all, because there was none.
+  bool is_packing() const;
   int64_t pid() const { return process_ ? process_->pid() : 0; }
   int64_t silence_us() const;  // since the ready worker's last heartbeat or, with work, progress
   int lives_without_progress() const { return policy_.lives_without_progress(); }

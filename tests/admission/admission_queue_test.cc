@@ -91,6 +91,57 @@ TEST_CASE("keys take turns inside a class") {
   CHECK(f.pop() == 5);
 }
 
+TEST_CASE("keys share tokens: long answers do not take the places of short ones") {
+  Fixture f;
+  uint64_t next_id = 1;
+  std::map<uint64_t, std::string> client_of;
+  std::map<std::string, int64_t> had, turns;
+  const std::map<std::string, int64_t> answer = {{"long", 1024}, {"short", 8}, {"middle", 100}};
+  auto offer = [&](const std::string& client) {
+    client_of[next_id] = client;
+    f.queue.offer({next_id++, Priority::kNormal, client, f.clock.now_us(), 0, 0, -1, 16});
+  };
+  for (const auto& [client, n] : answer) offer(client), offer(client);
+  for (int i = 0; i < 2000; ++i) {
+    f.clock.advance_us(kMs);
+    const std::string client = client_of.at(f.pop());
+    f.queue.charge(client, Priority::kNormal, answer.at(client));
+    had[client] += 16 + answer.at(client);
+    ++turns[client];
+    offer(client);
+  }
+  CHECK(std::abs(had["long"] - had["short"]) <= 1040);
+  CHECK(std::abs(had["long"] - had["middle"]) <= 1040);
+  CHECK(turns["short"] > 40 * turns["long"]);
+  // Who was away comes back among equals: neither first until it has caught up, nor last.
+  for (int i = 0; i < 4; ++i) offer("new");
+  int of_new = 0;
+  for (int i = 0; i < 400; ++i) {
+    const std::string client = client_of.at(f.pop());
+    f.queue.charge(client, Priority::kNormal, client == "new" ? 8 : answer.at(client));
+    of_new += client == "new";
+    offer(client);
+  }
+  CHECK(of_new > 50);
+  CHECK(of_new < 300);
+}
+
+TEST_CASE("a request that comes back is not counted twice") {
+  Fixture f;
+  auto request = [&](uint64_t id, const std::string& client) {
+    return WaitingRequest{id, Priority::kNormal, client, f.clock.now_us(), 0, 0, -1, 100};
+  };
+  f.queue.offer(request(1, "a")), f.queue.offer(request(2, "b"));
+  CHECK(f.pop() == 1);
+  f.clock.advance_us(kMs);
+  f.queue.requeue(request(1, "a"));
+  CHECK(f.pop() == 2);
+  CHECK(f.pop() == 1);
+  f.clock.advance_us(kMs);
+  f.queue.offer(request(3, "b")), f.queue.offer(request(4, "a"));
+  CHECK(f.pop() == 3);  // 100 tokens each; b's turn is longer ago
+}
+
 TEST_CASE("displacement takes the youngest of the lowest class below the arrival's") {
   Fixture f(3);
   f.offer(1, Priority::kLow);

@@ -19,13 +19,13 @@ GEMMA3 = os.path.join(MODELS, "gemma-3-270m-q4_k_m.gguf")
 
 
 class Appliance:
-    """One tandemd and its workers. `settings` are section.key=value strings."""
+    """One tandemd and its workers. `settings` are section.key=value strings; `prefix` is a command that runs the rest."""
 
-    def __init__(self, state, model=SMOLLM2, settings=(), wait_ready=True):
+    def __init__(self, state, model=SMOLLM2, settings=(), wait_ready=True, prefix=()):
         self.state = str(state)
         os.makedirs(self.state, exist_ok=True)
         self.log_path = os.path.join(self.state, "tandemd.log")
-        command = [os.path.join(BIN, "tandem"), "serve", "--model", str(model), "--port", "0", "--state", self.state]
+        command = [*prefix, os.path.join(BIN, "tandem"), "serve", "--model", str(model), "--port", "0", "--state", self.state]
         for setting in settings:
             command += ["--set", setting]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=open(self.log_path, "wb"))

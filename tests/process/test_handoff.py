@@ -1,9 +1,12 @@
 """Prefill and decode as processes of their own: the same texts, deaths of either side at random moments, no page lost;
 and sealed pages that outlive their worker, in both shapes."""
 import collections
+import contextlib
+import json
 import os
 import random
 import signal
+import socket
 import time
 
 import pytest
@@ -30,6 +33,24 @@ def kill(a, role, sig=signal.SIGKILL):
             except ProcessLookupError:
                 pass
     return n
+
+
+def wait_until(holds, timeout=30):
+    end = time.time() + timeout
+    while not holds():
+        assert time.time() < end, "it does not come to that"
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def raw_stream(a, body):
+    """The socket of a request under way; closed behind its back."""
+    host, port = a.address.rsplit(":", 1)
+    data = json.dumps(body).encode()
+    with socket.create_connection((host, int(port)), timeout=30) as s:
+        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                  b"Content-Length: " + str(len(data)).encode() + b"\r\n\r\n" + data)
+        yield s
 
 
 def all_pages_back(a, timeout=15):
@@ -152,6 +173,55 @@ def test_sealed_pages_outlive_their_worker(start, shape):
     assert a.metrics()["llm_kv_pages_readopted_total"] >= after["pages_readopted"]
     if not os.environ.get("TANDEM_SLOW_MACHINE"):
         assert gap < 3, "prefilling 3,000 tokens again takes longer than this; the figure itself is measured elsewhere"
+
+
+@pytest.mark.parametrize("when", ["queued", "prefill", "decode"])
+def test_a_client_that_leaves_frees_both_sides(start, when):
+    a = start(settings=COMMON + PAIR + ["batch.max_batch_size=2" if when == "queued" else "batch.prefill_chunk_tokens=32"])
+    a.name = a.model_name
+    kept = {"messages": [{"role": "user", "content": "Tell a story about a fox."}], "temperature": 0, "max_tokens": 200}
+    expected = Stream(a, kept).result()
+    neighbours = [Stream(a, kept) for _ in range(6 if when == "queued" else 1)]  # more than the batch and its two extra
+    wait_until(lambda: all(len(s.times) > 2 for s in neighbours[:1]))
+    ask = dict(kept, max_tokens=4000, ignore_eos=True, stream=True)
+    if when == "prefill":
+        ask["messages"] = [{"role": "user", "content": "word " * 3000}]
+    with raw_stream(a, ask) as gone:
+        if when == "decode":
+            assert gone.recv(1)  # it streams: what it holds is at the decoder, or on its way there
+            wait_until(lambda: sum(r["phase"] == "decode" for r in a.status()["requests"]) >= 1)
+        else:
+            wait_until(lambda: any(r["phase"] == when for r in a.status()["requests"]))
+    wait_until(lambda: a.metrics().get('llm_requests_total{outcome="cancelled"}', 0) == 1)
+    assert all(s.result() == expected for s in neighbours)
+    all_pages_back(a)
+    assert Stream(a, kept).result() == expected
+
+
+def test_deadlines_with_both_sides(start):
+    a = start(settings=COMMON + PAIR + ["batch.prefill_chunk_tokens=32"])
+    a.name = a.model_name
+    ask = {"messages": [{"role": "user", "content": "Tell a story about a fox."}], "temperature": 0, "max_tokens": 200}
+    expected = Stream(a, ask).result()
+    neighbour = Stream(a, ask)
+    chat = "/v1/chat/completions"
+    long_prompt = {"messages": [{"role": "user", "content": "word " * 3000}], "max_tokens": 5}
+    assert a.post(chat, dict(long_prompt, timeout_s=0.000001))[0] == 504        # past
+    assert a.post(chat, dict(long_prompt, timeout_s=0.3))[0] == 504             # while the prompt is computed
+    status, text, _ = a.post(chat, dict(ask, max_tokens=6000, ignore_eos=True, timeout_s=2))  # while it decodes
+    body = json.loads(text)
+    assert status == 200 and body["choices"][0]["finish_reason"] == "length" and 0 < body["usage"]["completion_tokens"] < 6000
+    assert neighbour.result() == expected
+    all_pages_back(a)
+    assert a.metrics()['llm_requests_total{outcome="deadline"}'] == 3
+    assert Stream(a, ask).result() == expected
+
+
+def test_a_first_start_of_several_workers_packs_once(start):
+    a = start(settings=COMMON + ["workers.both=0", "workers.prefill=2", "workers.decode=1"])
+    wait_until(lambda: all(w["state"] == "ready" for w in workers(a)))
+    assert a.log().count("weights repacked") == 1, a.log()
+    assert a.log().count("weights mapped from the cache") == 2, a.log()
 
 
 def test_roles_that_cannot_serve_are_refused(tmp_path):

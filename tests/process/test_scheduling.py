@@ -3,6 +3,7 @@ that leave room for a loaded machine."""
 import concurrent.futures
 import http.client
 import json
+import re
 import socket
 import statistics
 import threading
@@ -95,6 +96,28 @@ def test_pools_that_hold_nothing_are_refused_at_start_with_the_sizes(start):
         assert status == 503 and " 100" in body
         status, body, headers = a.post(CHAT, job(n=1))
         assert status == 503 and headers["Retry-After"]
+
+
+def test_a_pool_of_one_page_is_refused_and_the_least_it_names_serves(start):
+    a = start(settings=[f"cache.kv_pool_bytes={PAGE_BYTES}"], wait_ready=False)
+    end = time.time() + 30
+    while "at least" not in a.get("/ready")[1]:
+        assert time.time() < end, a.get("/ready")[1]
+        time.sleep(0.1)
+    least = int(re.search(r"needs at least (\d+)", a.get("/ready")[1]).group(1))
+    assert least % PAGE_BYTES == 0
+    b = start(settings=[f"cache.kv_pool_bytes={least}", "batch.max_batch_size=4"])
+    pool = b.status()["kv"]["pool_tokens"]
+    ask = {"prompt": list(range(1000, 1006)), "temperature": 0, "ignore_eos": True}
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:  # they push each other out
+        answers = list(threads.map(lambda n: b.post("/v1/completions", dict(ask, max_tokens=n)), (4, 1000, 4, 1000)))
+    for (status, text, _), wanted in zip(answers, (4, pool - 6, 4, pool - 6)):
+        body = json.loads(text)
+        assert status == 200 and body["choices"][0]["finish_reason"] == "length", text
+        assert body["usage"]["completion_tokens"] == wanted
+    status, text, _ = b.post("/v1/completions", dict(ask, prompt=[1000] * pool, max_tokens=1))
+    assert status == 400 and "kv_pool_exceeded" in text and str(pool) in text
+    b.wait_idle()
 
 
 def test_high_goes_ahead_of_everything_that_is_at_the_worker(start):

@@ -120,7 +120,7 @@ void Simulation::arrive() {
     uint64_t id = next_arrival_ + 1;
     int64_t at = r.arrival_us + 1;
     WaitingRequest w{id, static_cast<ipc::Priority>(r.priority), std::to_string(r.key), at,
-                     r.timeout_us == 0 ? 0 : std::max<int64_t>(1, at + r.timeout_us)};
+                     r.timeout_us == 0 ? 0 : std::max<int64_t>(1, at + r.timeout_us), 0, -1, r.n_prompt};
     Offer offer = queue_.offer(w);
     if (options_.plant == Plant::kQueueBound && !offer.is_accepted) {
       queue_.requeue(w);  // past the bound
@@ -208,7 +208,7 @@ void Simulation::recall(Live* r) {
   const SimRequest& t = trace_[r->index];
   queue_.requeue({id, static_cast<ipc::Priority>(t.priority), std::to_string(t.key), t.arrival_us + 1,
                   t.timeout_us == 0 ? 0 : std::max<int64_t>(1, t.arrival_us + 1 + t.timeout_us), r->waited_us,
-                  clock_.now_us()});
+                  clock_.now_us(), t.n_prompt});
 }
 
 bool Simulation::take_step() {
@@ -314,6 +314,8 @@ void Simulation::take_token(const EngineToken& token) {
             " is not the one that follows from its history: a page was lost, or had two owners");
     r.history[c] = add_token(r.history[c], token.token);
     r.generated[c].push_back(token.token);
+    const SimRequest& asked = trace_[r.index];
+    queue_.charge(std::to_string(asked.key), static_cast<ipc::Priority>(asked.priority), 1);
     if (outcome.first_token_us < 0) outcome.first_token_us = now - trace_[r.index].arrival_us;
     if (r.last_token_us[c] > 0) outcome.worst_gap_us = std::max(outcome.worst_gap_us, now - r.last_token_us[c]);
     r.last_token_us[c] = now;
