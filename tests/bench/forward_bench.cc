@@ -2,8 +2,6 @@
 //   forward_bench MODEL.gguf [threads] [f32]
 // Wall time is the figure that counts; process CPU time (of all threads, spinning included) tells what a
 // busy machine took away. Medians over repetitions.
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -13,40 +11,13 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "cpu/cpu_backend.h"
-#include "cpu/isa_select.h"
-#include "model/weights.h"
+#include "bench_model.h"
 
 using namespace tandem;
 
 namespace {
 
-constexpr int kPageSize = 16, kPages = 4096;
-
-template <typename T>
-T take_or_exit(Result<T> result) {
-  if (result.ok()) return std::move(result).value();
-  std::fprintf(stderr, "%s\n", result.status().message().c_str());
-  std::exit(1);
-}
-
-std::unique_ptr<Backend> open_backend(const char* path, int n_threads, bool float_activations) {
-  std::vector<GgufFile> files;
-  files.push_back({UniqueFd(::open(path, O_RDONLY | O_CLOEXEC)), path});
-  const auto file = take_or_exit(GgufModel::open(std::move(files)));
-  const ModelConfig config = take_or_exit(read_model_config(*file));
-  const ModelWeights weights = take_or_exit(load_weights(*file, config));
-  const CpuInfo cpu = detect_cpu();
-  CpuBackendOptions options;
-  options.kernels = take_or_exit(select_kernels(cpu, ""));
-  options.n_threads = n_threads > 0 ? n_threads : cpu.n_usable_cores;
-  options.float_activations = float_activations;
-  auto backend = take_or_exit(create_cpu_backend(config, weights, options));
-  const Status status = backend->reserve_pages(std::vector<int>(config.kv_groups.size(), kPages));
-  if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str()), std::exit(1);
-  std::printf("%s: %s\n", path, backend->description().c_str());
-  return backend;
-}
+constexpr int kPages = 4096;
 
 // Runs steps of `batch` sequences, `n_tokens` each per step, from position `first_pos` on; n_steps of them.
 struct Load {
@@ -123,7 +94,7 @@ int main(int argc, char** argv) {
   }
   const int n_threads = argc > 2 ? std::atoi(argv[2]) : 0;
   const bool is_float = argc > 3 && std::strcmp(argv[3], "f32") == 0;
-  const auto backend = open_backend(argv[1], n_threads, is_float);
+  const auto backend = open_bench_backend(argv[1], n_threads, is_float, kPages);
   for (const Scene& scene : kScenes) {
     if (argc > 4 && std::strstr(scene.name, argv[4]) == nullptr) continue;
     measure(backend.get(), scene.name, scene.load, scene.repeats);

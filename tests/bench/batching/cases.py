@@ -32,6 +32,10 @@ class Bench:
         return (f"batch.target_inter_token_latency_ms={self.target_ms}",) if self.target_ms is not None else ()
 
     @functools.lru_cache
+    def step_times(self):
+        return measure_step_times(self)
+
+    @functools.lru_cache
     def kv_bytes_per_token(self):
         with self.serve() as server:
             return status(server)["kv"]["bytes_per_token"]
@@ -70,7 +74,7 @@ async def tokens_per_second(url, way, seconds):
     """Continuous batching in the steady state: a window after the lanes are mixed. The others start from an empty batch each
     time: whole batches of a trace that has the average number of long answers."""
     if way != "continuous":
-        trace = traces.typical(80, 4, 8, 1024, 16, LANES)
+        trace = traces.typical(60, 3, 8, 1024, 16, LANES)
         replies = await open_loop(url, trace, traces.poisson(len(trace), 40, 7), 64)
         return sum(new for _, new in trace) / (max(r.ended for r in replies) - replies[0].sent)
     trace = traces.mixed(4000, 200, 8, 1024, 16, 5)
@@ -113,8 +117,14 @@ def batching_way(way):
     return case
 
 
-def predicted(bench):
-    """What the simulator says of the same traffic, with the step times that `tandem bench` measures here now."""
+def simulate(bench, *options):
+    """Rows of the simulator, with the step times that `tandem bench` measures here now."""
+    return [json.loads(line) for line in runners.output_of(
+        [os.path.join(bench.build, "tests/simulator/simulate"), *bench.step_times(), "--json", "--lanes", str(LANES), "--target-ms", "0",
+         "--no-prefix-cache", "--kv-tokens", "65536", *options]).splitlines()]
+
+
+def measure_step_times(bench):
     paths = []
     for name, options in (("batches", ["--batch", "1,4,8,16", "--prompt", "64"]), ("depth", ["--batch", "1,8", "--prompt", "768"]),
                           ("chunk:32", ["--batch", "1", "--prompt", "256", "--chunk", "32"])):
@@ -123,11 +133,14 @@ def predicted(bench):
             f.write(runners.output_of([os.path.join(bench.build, "bin/tandem"), "bench", "--model", bench.model, "--gen", "48",
                                        "--repeat", "1", "--threads", str(bench.threads), "--json", *options]))
         paths += ["--bench", path + (":32" if ":" in name else "")]
-    lines = runners.output_of([os.path.join(bench.build, "tests/simulator/simulate"), *paths, "--compare", "--json", "--requests", "4000",
-                               "--rate", "40", "--max-queue", "48", "--lanes", str(LANES), "--target-ms", "0", "--no-prefix-cache",
-                               "--long-share", "0.05", "--short-prompt", "16", "--long-prompt", "16", "--short-output", "8",
-                               "--long-output", "1024", "--kv-tokens", "65536"]).splitlines()
-    speeds = {row["batching"]: row["tokens_per_s"] for row in map(json.loads, lines)}
+    return paths
+
+
+def predicted(bench):
+    """What the simulator says of the same traffic."""
+    rows = simulate(bench, "--compare", "--requests", "4000", "--rate", "40", "--max-queue", "48", "--long-share", "0.05",
+                    "--short-prompt", "16", "--long-prompt", "16", "--short-output", "8", "--long-output", "1024")
+    speeds = {row["batching"]: row["tokens_per_s"] for row in rows}
     return [("the simulator's ratio, continuous against static with ended lanes dropped", speeds["continuous"] / speeds["static"], "x", "", None),
             ("the simulator's ratio, continuous against static with ended lanes computed", speeds["continuous"] / speeds["static-padded"],
              "x", "", None),
@@ -135,16 +148,30 @@ def predicted(bench):
              "x", "", None)]
 
 
-def short_latency(way):
+def short_trace(bench):
     """One request in ten has a long answer; Poisson arrivals both ways can follow."""
+    n = int(bench.seconds * 1.5)
+    return traces.mixed(n, n // 10, 8, 512, 16, 11), traces.poisson(n, 1.5, 12)
+
+
+def short_latency(way):
     def case(bench):
-        n = int(bench.seconds * 1.5)
-        trace = traces.mixed(n, n // 10, 8, 512, 16, 11)
+        trace, arrivals = short_trace(bench)
         with bench.serve(*way_settings(way)) as server:
-            replies = asyncio.run(open_loop(server.address, trace, traces.poisson(n, 1.5, 12), 200))
+            replies = asyncio.run(open_loop(server.address, trace, arrivals, 200))
         short = [r.latency for r, (_, new) in zip(replies, trace) if new == 8]
         return [(f"{way}: P99 latency of short requests, one long in ten", 1e3 * percentile(short, 99), "ms", "", None)]
     return case
+
+
+def predicted_p99(bench):
+    """The simulator's word on the trace of p99-continuous and p99-dynamic."""
+    path = os.path.join(bench.scratch, "short_trace.txt")
+    with open(path, "w") as f:
+        for (prompt, n_new), at in zip(*short_trace(bench)):
+            print(f"{1e3 * at:.0f} {len(prompt)} {n_new}", file=f)
+    return [(f"the simulator's P99 latency of the same short requests, {way}", row["short_p99_ms"], "ms", "", None)
+            for way in ("continuous", "dynamic") for row in simulate(bench, "--trace", path, "--batching", way)]
 
 
 # --- memory -----------------------------------------------------------------------------------------------
@@ -194,8 +221,15 @@ def worst_gap(replies, since, until):
     return max((g for r in replies for g in r.gaps(since, until)), default=0.0)
 
 
+def usual_gaps(replies, since, until):
+    """Median and 99th percentile: what one hiccup of the machine does not decide."""
+    gaps = [g for r in replies for g in r.gaps(since, until)]
+    return percentile(gaps, 50), percentile(gaps, 99)
+
+
 async def long_prompt_among_streams(url, n_prompt):
-    """Eight streams; alone first, then a long prompt arrives. Returns worst gap before and during, TTFT alone and among them."""
+    """Eight streams; alone first, then a long prompt arrives. Returns worst gap before and during, TTFT alone and among them,
+    and median and 99th percentile of the gaps before and during."""
     lone = await complete(url, traces.ids(n_prompt, 501), 1)
     stop = asyncio.Event()
     streams = [asyncio.ensure_future(complete(url, traces.ids(32, 600 + i), 1900, stop)) for i in range(8)]
@@ -209,21 +243,27 @@ async def long_prompt_among_streams(url, n_prompt):
     if any(r.ended < guest.ended for r in replies):
         raise RuntimeError("a stream ended before the long prompt was answered")
     during = max([worst_gap(replies, calm_until, guest.ended)] + [guest.ended - r.token_times[-1] for r in replies])
-    return worst_gap(replies, calm_since, calm_until), during, lone.ttft, guest.ttft
+    return (worst_gap(replies, calm_since, calm_until), during, lone.ttft, guest.ttft,
+            usual_gaps(replies, calm_since, calm_until), usual_gaps(replies, calm_until, guest.ended))
 
 
 def long_prompt(bench):
     with bench.serve("cache.prefix=false", *bench.gap_settings(), model=bench.long_model()) as server:
-        calm, during, lone, guest = asyncio.run(long_prompt_among_streams(server.address, 6000))
+        calm, during, lone, guest, usual, usual_during = asyncio.run(long_prompt_among_streams(server.address, 6000))
     return [("8 streams: worst gap alone", 1e3 * calm, "ms", "", None),
             ("8 streams: worst gap while a 6,000-token prompt is computed", 1e3 * during, "ms", "< 2x alone", during < 2 * calm),
             ("the 6,000-token prompt alone: TTFT", lone, "s", "", None),
-            ("the 6,000-token prompt among 8 streams: TTFT", guest, "s", "< 1.5x alone", guest < 1.5 * lone)]
+            ("the 6,000-token prompt among 8 streams: TTFT", guest, "s", "< 1.5x alone", guest < 1.5 * lone),
+            ("8 streams: median gap alone", 1e3 * usual[0], "ms", "", None),
+            ("8 streams: median gap while the prompt is computed", 1e3 * usual_during[0], "ms", "", None),
+            ("8 streams: 99th percentile of gaps alone", 1e3 * usual[1], "ms", "", None),
+            ("8 streams: 99th percentile of gaps while the prompt is computed", 1e3 * usual_during[1], "ms", "< 2x alone",
+             usual_during[1] < 2 * usual[1])]
 
 
 def long_prompt_llama(bench):
     with bench.llama.serve(bench.long_model(), bench.threads, 9, 9 * 8192) as server:
-        calm, during, lone, guest = asyncio.run(long_prompt_among_streams(server.address, 6000))
+        calm, during, lone, guest, *_ = asyncio.run(long_prompt_among_streams(server.address, 6000))
     return [("llama.cpp: worst gap alone", 1e3 * calm, "ms", "", None),
             ("llama.cpp: worst gap while the prompt is computed", 1e3 * during, "ms", "", None),
             ("llama.cpp: TTFT of the prompt alone", lone, "s", "", None),
@@ -291,7 +331,7 @@ def shared_prefix(bench):
         return 1e3 * statistics.median(warm), 1e3 * statistics.median(alone)
     rows = []
     with bench.serve() as server:
-        for own in (16, 64):
+        for own in (8, 16, 64):
             warm, alone = asyncio.run(measure(server.address, own))
             rows += [(f"TTFT of a {own}-token prompt alone", alone, "ms", "", None),
                      ("TTFT of the same behind a cached 1,008-token system prompt", warm, "ms", "<= alone + 5", warm <= alone + 5)]
@@ -337,6 +377,7 @@ CASES = {
     "dynamic": batching_way("dynamic"),
     "static": batching_way("static"),
     "static-padded": batching_way("static-padded"),
+    "p99-predicted": predicted_p99,
     "p99-continuous": short_latency("continuous"),
     "p99-dynamic": short_latency("dynamic"),
     "kv-room": kv_pressure("KV room for all"),
