@@ -33,8 +33,9 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedArgs a) {
       x = plain_value<kType>(tile, int64_t{b} * QK + lane, row);
     } else {
       const BlockScales s = Form::template scales<true, false>(tile, b, row);
-      uint32_t low, high, packed;
-      Form::dwords(Form::quants_of(tile, b), row, lane % 16 / 4, &low, &high, &packed);
+      const int i = lane % 16 / 4;
+      uint32_t low, high;
+      Form::unpack_pair(Form::load_pair(Form::quants_of(tile, b), row, i), i, &low, &high);
       const bool is_last = lane >= 16, is_second = Form::kIsSplit && is_last;
       x = weight_value<kType>(is_last ? high : low, lane % 4, is_second ? s.scale2 : s.scale, is_second ? s.min2 : s.min);
     }

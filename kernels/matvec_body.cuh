@@ -36,15 +36,15 @@ TANDEM_DEVICE void find_rows(const MatvecArgs& p, const uint8_t* base, int64_t r
 // --- dp4a ------------------------------------------------------------------------------------------
 
 template <GgmlType kType, int kMaxRows>
-TANDEM_DEVICE void add_dot_block(const uint8_t* tile, int b, int row, int n, const ActRows<kMaxRows>& acts,
-                                 float acc[kMaxRows]) {
+TANDEM_DEVICE void add_dot_block(const typename DeviceForm<kType>::Raw& raw, const BlockScales& scales, int b, int n,
+                                 const ActRows<kMaxRows>& acts, float acc[kMaxRows]) {
   using Form = DeviceForm<kType>;
-  BlockBytes w;
-  Form::bytes(Form::quants_of(tile, b), row, &w);
-  const BlockScales scales = Form::template scales<false, true>(tile, b, row);
+  uint32_t low[4], high[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) Form::unpack(raw, i, &low[i], &high[i]);
 #pragma unroll
   for (int m = 0; m < kMaxRows; ++m) {
-    if (m >= n) break;
+    if (kMaxRows > 1 && m >= n) break;
     const ActBlock* a = reinterpret_cast<const ActBlock*>(acts.row[m]) + b;
     const uint4* bytes = reinterpret_cast<const uint4*>(a);
     const uint4 c0 = bytes[0], c1 = bytes[1], f = bytes[2];
@@ -53,17 +53,17 @@ TANDEM_DEVICE void add_dot_block(const uint8_t* tile, int b, int row, int n, con
     int coarse = 0, coarse2 = 0, fine = 0, fine2 = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      coarse = dot4(w.low[i], first[i], coarse);
+      coarse = dot4(low[i], first[i], coarse);
       if constexpr (Form::kIsSplit) {
-        coarse2 = dot4(w.high[i], last[i], coarse2);
+        coarse2 = dot4(high[i], last[i], coarse2);
       } else {
-        coarse = dot4(w.high[i], last[i], coarse);
+        coarse = dot4(high[i], last[i], coarse);
       }
       if constexpr (Form::kHasPacked) {
-        fine = dot4(w.packed[i] ^ 0x80808080u, fines[i], fine);
+        fine = dot4(raw.x[i] ^ 0x80808080u, fines[i], fine);
       } else {
-        fine = dot4(w.low[i], fines[i], fine);
-        fine2 = dot4(w.high[i], fines[i], fine2);
+        fine = dot4(low[i], fines[i], fine);
+        fine2 = dot4(high[i], fines[i], fine2);
       }
     }
     acc[m] = add_block<kType>(acc[m], coarse, coarse2, fine, fine2, scales, act_scalars<kType>(a));
@@ -73,11 +73,9 @@ TANDEM_DEVICE void add_dot_block(const uint8_t* tile, int b, int row, int n, con
 // --- floats ----------------------------------------------------------------------------------------
 
 template <GgmlType kType, int kMaxRows>
-TANDEM_DEVICE void add_float_block(const uint8_t* tile, int b, int row, int n, const ActRows<kMaxRows>& acts,
-                                   float acc[kMaxRows]) {
+TANDEM_DEVICE void add_float_block(const uint8_t* tile, const typename DeviceForm<kType>::Raw& raw, const BlockScales& scales,
+                                   int b, int n, const ActRows<kMaxRows>& acts, float acc[kMaxRows]) {
   using Form = DeviceForm<kType>;
-  BlockScales scales = {};
-  if constexpr (!Form::kIsPlain) scales = Form::template scales<true, true>(tile, b, row);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float scale = Form::kIsSplit && half ? scales.scale2 : scales.scale;
@@ -86,17 +84,18 @@ TANDEM_DEVICE void add_float_block(const uint8_t* tile, int b, int row, int n, c
     for (int i = 0; i < 4; ++i) {
       float w[4];
       if constexpr (Form::kIsPlain) {
+        const int64_t k = int64_t{b} * QK + 16 * half + 4 * i;
 #pragma unroll
-        for (int t = 0; t < 4; ++t) w[t] = plain_value<kType>(tile, int64_t{b} * QK + 16 * half + 4 * i + t, row);
+        for (int t = 0; t < 4; ++t) w[t] = plain_value<kType>(tile, k + t, lane_of_thread() % kTileRows);
       } else {
-        uint32_t low, high, packed;
-        Form::dwords(Form::quants_of(tile, b), row, i, &low, &high, &packed);
+        uint32_t low, high;
+        Form::unpack(raw, i, &low, &high);
 #pragma unroll
         for (int t = 0; t < 4; ++t) w[t] = weight_value<kType>(half ? high : low, t, scale, min);
       }
 #pragma unroll
       for (int m = 0; m < kMaxRows; ++m) {
-        if (m >= n) break;
+        if (kMaxRows > 1 && m >= n) break;
         const float4 x = *(reinterpret_cast<const float4*>(acts.row[m]) + b * (QK / 4) + 4 * half + i);
         acc[m] = fmaf(w[0], x.x, acc[m]);
         acc[m] = fmaf(w[1], x.y, acc[m]);
@@ -112,21 +111,42 @@ TANDEM_DEVICE void add_float_block(const uint8_t* tile, int b, int row, int n, c
 template <GgmlType kType, DotPath kPath, int kMaxRows>
 TANDEM_DEVICE void row_slice(const uint8_t* tile, int first_block, int n_blocks, int n,
                              const ActRows<kMaxRows>& acts, float* partial) {
+  using Form = DeviceForm<kType>;
   const int lane = lane_of_thread(), row = lane % kTileRows, odd = lane / kTileRows;
   float acc[kMaxRows] = {};
-  const auto add = [&](int b) {
-    if constexpr (kPath == DotPath::kDp4a) {
-      add_dot_block<kType, kMaxRows>(tile, b, row, n, acts, acc);
-    } else {
-      add_float_block<kType, kMaxRows>(tile, b, row, n, acts, acc);
+  const auto load = [&](int b, typename Form::Raw* raw, BlockScales* scales) {
+    if constexpr (!Form::kIsPlain) {
+      *raw = Form::load(Form::quants_of(tile, b), row);
+      *scales = Form::template scales<kPath == DotPath::kFloat, true>(tile, b, row);
     }
   };
-  if (kMaxRows == 1 && first_block + kSliceBlocks <= n_blocks) {  // all loads of the slice may be under way at once
+  const auto add = [&](int b, const typename Form::Raw& raw, const BlockScales& scales) {
+    if constexpr (kPath == DotPath::kDp4a) {
+      add_dot_block<kType, kMaxRows>(raw, scales, b, n, acts, acc);
+    } else {
+      add_float_block<kType, kMaxRows>(tile, raw, scales, b, n, acts, acc);
+    }
+  };
+  // All of a slice's weights are on their way before the first is used: one row is bound by memory. kFloat is not.
+  constexpr int kAhead = kPath == DotPath::kFloat ? 1 : kMaxRows == 1 ? kSliceBlocks / 2 : 2;
+  if (first_block + kSliceBlocks <= n_blocks) {
+#pragma unroll 1
+    for (int i = 0; i < kSliceBlocks; i += 2 * kAhead) {
+      typename Form::Raw raw[kAhead] = {};
+      BlockScales scales[kAhead] = {};
 #pragma unroll
-    for (int i = 0; i < kSliceBlocks; i += 2) add(first_block + i + odd);
+      for (int j = 0; j < kAhead; ++j) load(first_block + i + 2 * j + odd, &raw[j], &scales[j]);
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) add(first_block + i + 2 * j + odd, raw[j], scales[j]);
+    }
   } else {
 #pragma unroll 1
-    for (int i = odd; i < kSliceBlocks && first_block + i < n_blocks; i += 2) add(first_block + i);
+    for (int b = first_block + odd; b < n_blocks; b += 2) {
+      typename Form::Raw raw = {};
+      BlockScales scales = {};
+      load(b, &raw, &scales);
+      add(b, raw, scales);
+    }
   }
 #pragma unroll
   for (int m = 0; m < kMaxRows; ++m) {
@@ -148,23 +168,23 @@ TANDEM_DEVICE void mma_slice(const uint8_t* tile, int first_block, int n_blocks,
     const int m = first_row + (column < n ? column : 0);
     return reinterpret_cast<const ActBlock*>(p.acts.blocks + (p.act_rows ? p.act_rows[m] : m) * row_bytes) + b;
   };
+  const auto load = [&](int b, typename Form::Raw raw[2], BlockScales scales[2]) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      raw[k] = Form::load_pair(Form::quants_of(tile, b), row + 8 * k, j);
+      scales[k] = Form::template scales<false, false>(tile, b, row + 8 * k);
+    }
+  };
 #pragma unroll 1
   for (int odd = 0; odd < 2; ++odd) {
     float acc[kMaxRows / 8][4] = {};
-#pragma unroll 1
-    for (int i = odd; i < kSliceBlocks && first_block + i < n_blocks; i += 2) {
-      const int b = first_block + i;
-      const uint8_t* quants = Form::quants_of(tile, b);
-      uint32_t low[2], high[2], packed[2];
-      BlockScales scales[2];
+    const auto add = [&](int b, const typename Form::Raw raw[2], const BlockScales scales[2]) {
+      uint32_t low[2], high[2];
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        Form::dwords(quants, row + 8 * k, j, &low[k], &high[k], &packed[k]);
-        scales[k] = Form::template scales<false, false>(tile, b, row + 8 * k);
-      }
+      for (int k = 0; k < 2; ++k) Form::unpack_pair(raw[k], j, &low[k], &high[k]);
 #pragma unroll
       for (int t = 0; t < kMaxRows / 8; ++t) {
-        if (8 * t >= n) break;
+        if (t > 0 && 8 * t >= n) break;
         const ActBlock* a = act_of(8 * t + row, b);  // B's column of this lane is l / 4
         const uint32_t* bytes = reinterpret_cast<const uint32_t*>(a);
         const uint32_t first = bytes[j], last = bytes[4 + j], fines = bytes[8 + j];
@@ -172,7 +192,7 @@ TANDEM_DEVICE void mma_slice(const uint8_t* tile, int first_block, int n_blocks,
         mma_s8(coarse, low[0], low[1], first);
         mma_s8(Form::kIsSplit ? coarse2 : coarse, high[0], high[1], last);
         if constexpr (Form::kHasPacked) {
-          mma_s8(fine, packed[0] ^ 0x80808080u, packed[1] ^ 0x80808080u, fines);
+          mma_s8(fine, raw[0].x[0] ^ 0x80808080u, raw[1].x[0] ^ 0x80808080u, fines);
         } else {
           mma_s8(fine, low[0], low[1], fines);
           mma_s8(fine2, high[0], high[1], fines);
@@ -186,6 +206,26 @@ TANDEM_DEVICE void mma_slice(const uint8_t* tile, int first_block, int n_blocks,
             acc[t][at] = add_block<kType>(acc[t][at], coarse[at], coarse2[at], fine[at], fine2[at], scales[k], s);
           }
         }
+      }
+    };
+    constexpr int kAhead = kMaxRows == 8 ? kSliceBlocks / 2 : 1;  // as in row_slice
+    if (first_block + kSliceBlocks <= n_blocks) {
+#pragma unroll 1
+      for (int i = odd; i < kSliceBlocks; i += 2 * kAhead) {
+        typename Form::Raw raw[kAhead][2];
+        BlockScales scales[kAhead][2];
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) load(first_block + i + 2 * k, raw[k], scales[k]);
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) add(first_block + i + 2 * k, raw[k], scales[k]);
+      }
+    } else {
+#pragma unroll 1
+      for (int b = first_block + odd; b < n_blocks; b += 2) {
+        typename Form::Raw raw[2];
+        BlockScales scales[2];
+        load(b, raw, scales);
+        add(b, raw, scales);
       }
     }
 #pragma unroll
@@ -231,12 +271,11 @@ TANDEM_DEVICE void finish_row(const MatvecArgs& p, int product, int64_t pair, in
 // Grid: x = groups of kMaxRows rows, y = pairs of tiles of all products: the groups that read a tile run together, and find it
 // in the second cache.
 template <GgmlType kType, DotPath kPath, int kMaxRows>
-__global__ void __launch_bounds__(kPath == DotPath::kMma ? kMmaThreads : kRowThreads)
+__global__ void __launch_bounds__(kPath == DotPath::kMma ? kMmaThreads : kRowThreads, 1)
     matvec_kernel(const MatvecArgs p) {
   constexpr int kItems = kPath == DotPath::kMma ? 256 / kMaxRows : 128 / kMaxRows;  // 16 kB, or 32
   __shared__ float partial[kItems * kMaxRows * 32];
   __shared__ float total[kMostUnits * kMaxRows * kTileRows];
-  __shared__ float norm[kMaxRows];
   const int n_warps = static_cast<int>(blockDim.x) / 32, warp = warp_of_thread();
   const int first_row = static_cast<int>(blockIdx.x) * kMaxRows;
   const int n = min(p.n_rows - first_row, kMaxRows);
@@ -246,11 +285,6 @@ __global__ void __launch_bounds__(kPath == DotPath::kMma ? kMmaThreads : kRowThr
   while (p.end == MatvecEnd::kStore && pair >= p.products[product].n_pairs) pair -= p.products[product++].n_pairs;
   const int n_units = p.end == MatvecEnd::kGated ? 4 : 2;
 
-  for (int m = warp; m < n; m += n_warps) {
-    const int row = first_row + m;
-    const float x = p.acts.sum_squares ? inverse_rms(p.acts, p.act_rows ? p.act_rows[row] : row, p.norm_eps) : 1.0f;
-    if (lane_of_thread() == 0) norm[m] = x;
-  }
   for (int i = static_cast<int>(threadIdx.x); i < n_units * kMaxRows * kTileRows; i += static_cast<int>(blockDim.x)) {
     total[i] = 0;
   }
@@ -292,8 +326,10 @@ __global__ void __launch_bounds__(kPath == DotPath::kMma ? kMmaThreads : kRowThr
     }
     __syncthreads();
   }
-  for (int m = warp; m < n; m += n_warps) {
-    finish_row<kMaxRows>(p, product, pair, m, first_row + m, norm[m], total);
+  for (int m = warp; m < n; m += n_warps) {  // the norm comes last: at the start nothing would hide its latency
+    const int row = first_row + m;
+    const float norm = p.acts.sum_squares ? inverse_rms(p.acts, p.act_rows ? p.act_rows[row] : row, p.norm_eps) : 1.0f;
+    finish_row<kMaxRows>(p, product, pair, m, row, norm, total);
   }
 }
 

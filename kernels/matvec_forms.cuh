@@ -39,11 +39,6 @@ struct BlockScales {
   float min, min2;      // as they enter add_block
 };
 
-// Bytes of a block. low[i]: values 4 i ... 4 i + 3, high[i]: 16 more. packed: the file's nibbles (kHasPacked).
-struct BlockBytes {
-  uint32_t low[4], high[4], packed[4];
-};
-
 template <GgmlType kType>
 struct DeviceForm {
   static constexpr TileShape kShape = *tile_shape(kType);
@@ -66,14 +61,33 @@ struct DeviceForm {
     return group_of(tile, b) + header_bytes(kShape) + b % kShape.group * block_bytes(kShape);
   }
 
-  // Dwords i (of *low, values 4 i ...) and i + 4 of a row; quants: quants_of.
-  TANDEM_DEVICE void dwords(const uint8_t* quants, int row, int i, uint32_t* low, uint32_t* high, uint32_t* packed) {
+  // A row's block as it lies in memory: dword i of each of its vectors.
+  static constexpr int kDwords = kShape.bits == 8 ? 8 : kShape.bits;
+  struct Raw {
+    uint32_t x[kIsPlain ? 1 : kDwords];
+  };
+  TANDEM_DEVICE Raw load(const uint8_t* quants, int row) {
+    Raw raw;
+#pragma unroll
+    for (int i = 0; i < kDwords; ++i) raw.x[i] = load_constant<uint32_t>(quants + 64 * i + 4 * row);
+    return raw;
+  }
+  // What of it dwords i and i + 4 need, for threads that take only these.
+  TANDEM_DEVICE Raw load_pair(const uint8_t* quants, int row, int i) {
     const uint8_t* p = quants + 4 * row;
-    const uint32_t x = load_constant<uint32_t>(p + 64 * i);
-    *packed = x;
+    Raw raw = {};
+    raw.x[0] = load_constant<uint32_t>(p + 64 * i);
+    if constexpr (kShape.bits == 8) raw.x[1] = load_constant<uint32_t>(p + 64 * (i + 4));
+    if constexpr (kShape.bits == 5 || kShape.bits == 6) raw.x[1] = load_constant<uint32_t>(p + 256);
+    if constexpr (kShape.bits == 6) raw.x[2] = load_constant<uint32_t>(p + 320);
+    return raw;
+  }
+
+  // Dwords i (of *low, values 4 i ...) and i + 4 of a row, from x: of its vector i, y: i + 4 or the high bits (z: more).
+  TANDEM_DEVICE void unpack(uint32_t x, uint32_t y, uint32_t z, int i, uint32_t* low, uint32_t* high) {
     if constexpr (kShape.bits == 8) {
       *low = x ^ 0x80808080u;
-      *high = load_constant<uint32_t>(p + 64 * (i + 4)) ^ 0x80808080u;
+      *high = y ^ 0x80808080u;
     } else if constexpr (kIsTable) {
       look_up<kType>(x, low, high);
     } else {
@@ -81,24 +95,24 @@ struct DeviceForm {
       *high = x >> 4 & 0x0f0f0f0fu;
     }
     if constexpr (kShape.bits == 5) {
-      const uint32_t h = load_constant<uint32_t>(p + 256);
-      *low |= (h >> i & 0x01010101u) << 4;
-      *high |= (h >> (i + 4) & 0x01010101u) << 4;
+      *low |= (y >> i & 0x01010101u) << 4;
+      *high |= (y >> (i + 4) & 0x01010101u) << 4;
     }
     if constexpr (kShape.bits == 6) {
-      const uint32_t h0 = load_constant<uint32_t>(p + 256), h1 = load_constant<uint32_t>(p + 320);
-      *low |= (h0 >> (2 * i) & 0x03030303u) << 4;
-      *high |= (h1 >> (2 * i) & 0x03030303u) << 4;
+      *low |= (y >> (2 * i) & 0x03030303u) << 4;
+      *high |= (z >> (2 * i) & 0x03030303u) << 4;
     }
     if constexpr (kType == GgmlType::kQ3_K) {
       *low += 0x1c1c1c1cu;
       *high += 0x1c1c1c1cu;
     }
   }
-
-  TANDEM_DEVICE void bytes(const uint8_t* quants, int row, BlockBytes* w) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) dwords(quants, row, i, &w->low[i], &w->high[i], &w->packed[i]);
+  TANDEM_DEVICE void unpack(const Raw& raw, int i, uint32_t* low, uint32_t* high) {
+    constexpr int kY = kShape.bits == 8 ? -1 : kDwords > 4 ? 4 : 0, kZ = kDwords > 5 ? 5 : 0;
+    unpack(raw.x[i], raw.x[kY < 0 ? i + 4 : kY], raw.x[kZ], i, low, high);
+  }
+  TANDEM_DEVICE void unpack_pair(const Raw& raw, int i, uint32_t* low, uint32_t* high) {
+    unpack(raw.x[0], raw.x[1], raw.x[kDwords > 2 ? 2 : 0], i, low, high);
   }
 
   TANDEM_DEVICE float half_at(const uint8_t* p) { return half_bits_to_float(load_constant<uint16_t>(p)); }

@@ -58,6 +58,9 @@ KERNEL_HEADERS = {"stddef.h", "stdint.h", "string.h", "math.h", "float.h", "limi
 # CUDA's own headers: .cu and .cuh of kernels/, and gpu/ without gpu_backend.h, the one header others include.
 CUDA_HEADERS = {"cuda_runtime_api.h", "cuda_runtime.h", "cuda_fp16.h", "cuda_bf16.h", "cuda.h"}
 
+# The one file whose code may differ between nvcc and the stand-in of tests/simt: all that no test runs without a card.
+TWO_BODIED = "kernels/device_math.cuh"
+
 
 def room_of(path):
     parts = path.split("/")
@@ -79,6 +82,9 @@ def check(files):
         if room not in ARROWS:
             problems.append(f"{path}: folder {room} is no room of ARROWS")
             continue
+        if path.endswith((".cu", ".cuh")) and path != TWO_BODIED:
+            if m := re.search(r"\b(__CUDACC__|__CUDA_ARCH__|TANDEM_SIMT|asm)\b", text):
+                problems.append(f"{path}: {m.group(1)} belongs into {TWO_BODIED}, the list of what only a card can test")
         for number, quoted, name in includes(text):
             at = f"{path}:{number}: {room}"
             target = next((p for p in (name, "src/" + name) if p in headers), None)
@@ -118,6 +124,7 @@ PLANTED = {
     "unknown library": {"src/engine/a.cc": "#include <boost/any.hpp>"},
     "CUDA in a plain kernel header": {"kernels/a.h": "#include <cuda_runtime_api.h>"},
     "CUDA in the backend's header": {"gpu/gpu_backend.h": "#include <cuda_runtime_api.h>"},
+    "a kernel with a second body": {"kernels/a.cu": "#ifdef __CUDACC__"},
     "unknown room": {"src/misc/a.cc": ""},
 }
 
