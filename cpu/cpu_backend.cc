@@ -45,13 +45,16 @@ class CpuBackend : public Backend {
     CHECK_MSG(i >= 0 && i < n_logit_rows_, "no such logit row in the last forward");
     return forward_->logits(i);
   }
-  void sample(std::span<const SampleRequest> requests, std::span<SampleResult> results) override {
+  Status sample(std::span<const SampleRequest> requests, std::span<SampleResult> results) override {
     CHECK(requests.size() == results.size());
     const auto sample_one = [&](size_t i, size_t thread) {
       sample_row(logits(requests[i].logit_row), requests[i], options_.kernels->log_sum_exp,
                  &sampler_scratch_[thread], &results[i]);
     };
-    if (requests.size() == 1) return sample_one(0, 0);  // waking the team would cost more
+    if (requests.size() == 1) {  // waking the team would cost more
+      sample_one(0, 0);
+      return ok_status();
+    }
     team_.run([&](TeamMember& t) {
       t.share(static_cast<int64_t>(requests.size()), 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
@@ -59,6 +62,7 @@ class CpuBackend : public Backend {
         }
       });
     });
+    return ok_status();
   }
   Status copy_pages(std::span<const PageCopy> copies) override { return kv_.copy(copies); }
   std::string description() const override {

@@ -30,8 +30,9 @@ struct ReleaseCommand {
 };
 using Command = std::variant<EngineRequest, CancelCommand, ArriveCommand, ReleaseCommand>;
 
-SchedulerOptions scheduler_options(const EngineOptions& o, const ModelConfig& model) {
+SchedulerOptions scheduler_options(const EngineOptions& o, const Backend& backend) {
   SchedulerOptions s;
+  s.attends_to_swapped = backend.attends_to_swapped();
   s.max_batch_size = o.max_batch_size;
   s.prefill_chunk_tokens = o.prefill_chunk_tokens;
   s.page_size = o.page_size;
@@ -46,7 +47,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const ModelConfig& mo
   s.adapts_batch_limit = o.adapts_batch_limit;
   s.max_cached_pages = o.max_cached_pages;
   s.ledger = o.ledger;
-  for (const KvGroup& group : model.kv_groups) s.windows.push_back(group.window);
+  for (const KvGroup& group : backend.config().kv_groups) s.windows.push_back(group.window);
   return s;
 }
 
@@ -59,7 +60,7 @@ void add_seconds(std::atomic<double>& counter, double seconds) {
 struct Engine::Impl {
   Impl(Backend* b, EngineOptions o, const Clock* c, std::function<void(EngineEvents)> s)
       : backend(b), options(std::move(o)), clock(c), sink(std::move(s)),
-        scheduler(scheduler_options(options, b->config())) {}
+        scheduler(scheduler_options(options, *b)) {}
 
   void take_inbox();
   void post(Command command);
@@ -195,7 +196,9 @@ bool Engine::Impl::run_step(const StepPlan& plan) {
   int64_t forward_end = clock->now_us();
   results.clear();
   results.resize(plan.samples.size());
-  if (!results.empty()) backend->sample(plan.samples, results);
+  if (!results.empty()) {
+    if (Status status = backend->sample(plan.samples, results); !status.ok()) return backend_failed(status);
+  }
   account_time(plan, forward_end - start, clock->now_us() - forward_end);
   copies.clear();
   scheduler.commit(results, clock->now_us(), &events, &copies);

@@ -25,7 +25,7 @@ int n_prompt(const Sequence& s) { return static_cast<int>(s.request->request.pro
 int pool_limit(const SchedulerOptions& o) {
   int64_t limit = INT32_MAX;
   for (size_t g = 0; g < o.n_pages.size(); ++g) {
-    int n_pages = o.n_pages[g] + (o.n_swap_pages.empty() ? 0 : o.n_swap_pages[g]);
+    int n_pages = o.n_pages[g] + (o.n_swap_pages.empty() || !o.attends_to_swapped ? 0 : o.n_swap_pages[g]);
     int64_t all = int64_t{n_pages} * o.page_size;
     bool grows = peak_pages(o.windows[g], o.page_size, INT32_MAX - o.page_size, o.prefill_chunk_tokens) > n_pages;
     if (grows) limit = std::min(limit, all);

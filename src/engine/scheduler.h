@@ -55,6 +55,7 @@ struct SchedulerOptions {
   std::vector<int> windows;   // per KV group, 0: full attention
   std::vector<int> n_pages;   // per KV group, of the device
   std::vector<int> n_swap_pages;  // per KV group, of the swap tier, numbered behind them; empty: none
+  bool attends_to_swapped = true; // else a sequence ends where the device is full
   PageLedger* ledger = nullptr;   // outlives the scheduler; its sealed pages are taken over
 };
 

@@ -19,6 +19,7 @@ bool Scheduler::grow(Sequence* s, int n_tokens) {
 }
 
 bool Scheduler::spill(Sequence* s, int n_tokens) {
+  if (!options_.attends_to_swapped) return false;
   int n_entries = (n_tokens + options_.page_size - 1) / options_.page_size;
   for (int g = 0; g < pool_.n_groups(); ++g) {
     if (n_entries - s->pages.n_entries(g) <= pool_.n_free(g)) continue;

@@ -37,12 +37,26 @@ class Backend {
   // Instead of reserve_pages: group g's pages lie one after the other at memory[g], which outlives the backend
   // and is aligned to 64 bytes. What is in them stays.
   virtual Status place_pages(const std::vector<int>& n_pages, const std::vector<uint8_t*>& memory) = 0;
+  // As reserve_pages, with n_swap_pages[g] more in host memory, numbered behind the others. Where attends_to_swapped()
+  // is false they are only copied from and to.
+  virtual Status reserve_tiers(const std::vector<int>& n_pages, const std::vector<int>& n_swap_pages) {
+    std::vector<int> all = n_pages;
+    for (size_t g = 0; g < all.size() && g < n_swap_pages.size(); ++g) all[g] += n_swap_pages[g];
+    return reserve_pages(all);
+  }
+  virtual bool attends_to_swapped() const { return true; }
+  // For backends whose pages are not host memory: `fill` writes the bytes of a page into memory it is given, from
+  // where they go to page `to`, beside running steps. An error of `fill` is returned and the page is undefined.
+  virtual Status import_page(int /*group*/, PageId /*to*/, const std::function<Status(uint8_t*)>& /*fill*/) {
+    return internal_error("pages of this backend are host memory");
+  }
   // Runs one step: K/V of all tokens are stored in their pages, logits of logit_rows are kept.
   virtual Status forward(const StepBatch& batch) = 0;
   // Logits of logit_rows[i] of the last forward: [vocab_size] floats, valid until the next forward.
   virtual std::span<const float> logits(int i) = 0;
-  // Draws tokens from the last forward's logits; independent rows, in parallel.
-  virtual void sample(std::span<const SampleRequest> requests, std::span<SampleResult> results) = 0;
+  // Draws tokens from the last forward's logits; independent rows, in parallel. The logits may be gone after it. An
+  // error is the device's.
+  virtual Status sample(std::span<const SampleRequest> requests, std::span<SampleResult> results) = 0;
   virtual Status copy_pages(std::span<const PageCopy> copies) = 0;
   virtual std::string description() const = 0;  // "cpu avx512vnni 2 threads"
 };

@@ -67,7 +67,7 @@ std::vector<int32_t> make_prompt(int sequence, int n, int vocab_size) {
 }
 
 // Draws the next token of each of the last forward's logit rows, greedily.
-void draw(Backend* backend, int pos, std::vector<int32_t>* tokens) {
+Status draw(Backend* backend, int pos, std::vector<int32_t>* tokens) {
   SamplingParams greedy;
   greedy.temperature = 0;
   std::vector<SampleRequest> requests(tokens->size());
@@ -77,8 +77,9 @@ void draw(Backend* backend, int pos, std::vector<int32_t>* tokens) {
     requests[i].params = &greedy;
     requests[i].position = static_cast<uint32_t>(pos);
   }
-  backend->sample(requests, results);
+  CHECK_OK(backend->sample(requests, results));
   for (size_t i = 0; i < results.size(); ++i) (*tokens)[i] = results[i].token;
+  return ok_status();
 }
 
 struct Seconds {
@@ -96,14 +97,14 @@ Result<Seconds> run_once(const ToolModel& model, StepRunner* runner, const Plan&
       const size_t n = static_cast<size_t>(std::min(plan.chunk, plan.n_prompt - at));
       CHECK_OK(runner->feed(s, at, std::span(prompt).subspan(static_cast<size_t>(at), n), false));
     }
-    draw(model.backend.get(), plan.n_prompt, &one);
+    CHECK_OK(draw(model.backend.get(), plan.n_prompt, &one));
     next[static_cast<size_t>(s)] = one[0];
   }
   seconds.prefill = static_cast<double>(monotonic_us() - start) / 1e6;
   start = monotonic_us();
   for (int i = 0; i < plan.n_gen; ++i) {
     CHECK_OK(runner->decode(plan.n_prompt + i, next));
-    draw(model.backend.get(), plan.n_prompt + i + 1, &next);
+    CHECK_OK(draw(model.backend.get(), plan.n_prompt + i + 1, &next));
   }
   seconds.decode = static_cast<double>(monotonic_us() - start) / 1e6;
   return seconds;

@@ -50,7 +50,7 @@ void run(Backend* backend, const Load& load) {
       requests[static_cast<size_t>(b)].logit_row = b;
       requests[static_cast<size_t>(b)].params = &greedy;
     }
-    backend->sample(requests, results);
+    if (!backend->sample(requests, results).ok()) std::fprintf(stderr, "sample failed\n"), std::exit(1);
   }
 }
 

@@ -133,7 +133,7 @@ TEST_CASE("sample draws each request from its row, alike with one thread and sev
       requests[i].n_top_logprobs = 3;
     }
     std::vector<SampleResult> results(20);
-    backend->sample(requests, results);
+    REQUIRE(backend->sample(requests, results).ok());
     drawn.emplace_back();
     SamplerScratch scratch;
     for (int i = 0; i < 20; ++i) {

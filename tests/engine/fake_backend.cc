@@ -126,8 +126,8 @@ Status FakeBackend::forward(const StepBatch& batch) {
   return ok_status();
 }
 
-void FakeBackend::sample(std::span<const SampleRequest> requests, std::span<SampleResult> results) {
-  if (!fault.empty()) return;
+Status FakeBackend::sample(std::span<const SampleRequest> requests, std::span<SampleResult> results) {
+  if (!fault.empty()) return ok_status();
   for (size_t i = 0; i < requests.size(); ++i) {
     const SampleRequest& r = requests[i];
     uint64_t hash = row_hash_[r.logit_row];
@@ -139,6 +139,7 @@ void FakeBackend::sample(std::span<const SampleRequest> requests, std::span<Samp
     results[i].token = r.forced_token >= 0 ? r.forced_token : draw(hash, r.params->seed, r.choice, r.position);
     if (r.n_top_logprobs >= 0) results[i].chosen = {results[i].token, forced_logprob(hash, results[i].token)};
   }
+  return ok_status();
 }
 
 Status FakeBackend::copy_pages(std::span<const PageCopy> copies) {

@@ -28,7 +28,7 @@ class FakeBackend : public Backend {
   Status place_pages(const std::vector<int>& n_pages, const std::vector<uint8_t*>& memory) override;
   Status forward(const StepBatch& batch) override;
   std::span<const float> logits(int) override { return {}; }
-  void sample(std::span<const SampleRequest> requests, std::span<SampleResult> results) override;
+  Status sample(std::span<const SampleRequest> requests, std::span<SampleResult> results) override;
   Status copy_pages(std::span<const PageCopy> copies) override;
   std::string description() const override { return "fake"; }
 

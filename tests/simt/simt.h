@@ -70,6 +70,11 @@ struct Traffic {
 };
 std::vector<Traffic> traffic();
 void clear_traffic();
+struct LiveAllocation {
+  std::string name;                // as in Traffic
+  size_t n_bytes;
+};
+std::vector<LiveAllocation> allocations();
 void label(const void* device_pointer, const char* name);  // of its allocation, in reports and traffic
 
 struct Counters {

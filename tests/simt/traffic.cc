@@ -120,6 +120,15 @@ std::vector<Traffic> traffic() {
   return out;
 }
 
+std::vector<LiveAllocation> allocations() {
+  std::vector<LiveAllocation> out;
+  const auto& all = machine().allocations;
+  for (size_t i = 1; i < all.size(); ++i) {
+    if (!all[i].is_freed) out.push_back({all[i].label.empty() ? "#" + std::to_string(i) : all[i].label, all[i].end - all[i].begin});
+  }
+  return out;
+}
+
 void clear_traffic() { state().totals.clear(); }
 
 }  // namespace simt

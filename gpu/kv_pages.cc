@@ -1,0 +1,125 @@
+#include "gpu/kv_pages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/kv_layout.h"
+
+namespace tandem {
+namespace {
+constexpr int kSlots = 32;  // pages on their way at once
+}
+
+KvPages::KvPages(const ModelConfig& config, KvType type, int page_size)
+    : groups_(config.kv_groups.size()), layouts_(config.layers.size()) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const KvGroup& group = config.kv_groups[g];
+    KvLayout layout;
+    layout.type = type;
+    layout.page_size = page_size;
+    layout.n_kv_heads = group.n_kv_heads;
+    layout.head_dim = group.head_dim;
+    // As the processor's pages: they cross as they are.
+    const size_t layer_bytes = (2 * static_cast<size_t>(group.n_kv_heads) * kv_head_bytes(layout) + 63) / 64 * 64;
+    layout.page_bytes = layer_bytes * group.layers.size();
+    groups_[g].page_bytes = layout.page_bytes;
+    for (size_t i = 0; i < group.layers.size(); ++i) {
+      layout.layer_offset = layer_bytes * i;
+      layouts_[static_cast<size_t>(group.layers[i])] = layout;
+    }
+  }
+}
+
+std::vector<int64_t> KvPages::page_bytes() const {
+  std::vector<int64_t> bytes;
+  for (const Group& g : groups_) bytes.push_back(static_cast<int64_t>(g.page_bytes));
+  return bytes;
+}
+
+Status KvPages::reserve(const std::vector<int>& n_pages, const std::vector<int>& n_host_pages) {
+  if (n_pages.size() != groups_.size() || n_host_pages.size() != groups_.size())
+    return invalid_argument(fmt::format("KV pool: {} page counts given, the model has {} KV groups", n_pages.size(), groups_.size()));
+  CUDA_OK(cudaStreamCreateWithFlags(stream_.put(), cudaStreamNonBlocking));
+  size_t widest = 0;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    if (n_host_pages[g] < 0 || n_pages[g] - n_host_pages[g] < 1)
+      return invalid_argument(fmt::format("KV pool: group {} asks for {} pages, {} of them in host memory; at least 1 of the device is needed",
+                                          g, n_pages[g], n_host_pages[g]));
+    group.n_pages = n_pages[g];
+    group.n_device = n_pages[g] - n_host_pages[g];
+    const size_t bytes = static_cast<size_t>(group.n_device) * group.page_bytes;
+    if (cudaError_t error = cudaMalloc(group.device.put(), bytes); error != cudaSuccess)
+      return {cuda_status(error, "cudaMalloc").code(), fmt::format("no device memory for the KV pool of group {} ({} pages of {} bytes): {}", g,
+                                                                   group.n_device, group.page_bytes, cudaGetErrorString(error))};
+    if (n_host_pages[g] > 0)
+      CUDA_OK(cudaHostAlloc(group.host.put(), static_cast<size_t>(n_host_pages[g]) * group.page_bytes, cudaHostAllocDefault));
+    group.imported.assign(static_cast<size_t>(group.n_device), 0);
+    widest = std::max(widest, group.page_bytes);
+  }
+  for (int i = 0; i < kSlots; ++i) {
+    Slot& slot = slots_.emplace_back();
+    slot.offset = staging_.add(widest);
+    CUDA_OK(cudaEventCreateWithFlags(slot.done.put(), cudaEventDisableTiming));
+  }
+  return staging_.allocate();
+}
+
+uint8_t* KvPages::address(const Group& g, PageId page) const {
+  const size_t p = static_cast<size_t>(page), n = static_cast<size_t>(g.n_device);
+  return p < n ? static_cast<uint8_t*>(g.device.get()) + p * g.page_bytes
+               : static_cast<uint8_t*>(g.host.get()) + (p - n) * g.page_bytes;
+}
+
+Status KvPages::copy(std::span<const PageCopy> copies, cudaStream_t compute) {
+  for (const PageCopy& c : copies) {
+    if (c.group < 0 || c.group >= static_cast<int>(groups_.size()) || c.from < 0 || c.to < 0 || c.from >= n_pages(c.group) || c.to >= n_pages(c.group))
+      return internal_error(fmt::format("copy of page {} to {} in group {}: no such page", c.from, c.to, c.group));
+    if (c.from == c.to) continue;
+    const Group& g = groups_[static_cast<size_t>(c.group)];
+    for (PageId page : {c.from, c.to}) CHECK_OK(wait_for(c.group, &page, 1, compute));
+    CUDA_OK(cudaMemcpyAsync(address(g, c.to), address(g, c.from), g.page_bytes, cudaMemcpyDefault, compute));
+  }
+  return ok_status();
+}
+
+Status KvPages::import(int group, PageId to, const std::function<Status(uint8_t*)>& fill, cudaEvent_t after) {
+  if (group < 0 || group >= static_cast<int>(groups_.size()) || to < 0 || to >= n_device_pages(group))
+    return internal_error(fmt::format("import into page {} of group {}: no such page", to, group));
+  Group& g = groups_[static_cast<size_t>(group)];
+  Slot& slot = slots_[n_imports_ % kSlots];
+  if (slot.number > n_done_) {
+    CUDA_OK(cudaEventSynchronize(slot.done.get()));
+    n_done_ = slot.number;  // one stream: all before it have ended too
+  }
+  CHECK_OK(fill(staging_.at(slot.offset)));
+  if (after != nullptr) CUDA_OK(cudaStreamWaitEvent(stream_.get(), after, 0));
+  CUDA_OK(cudaMemcpyAsync(address(g, to), staging_.at(slot.offset), g.page_bytes, cudaMemcpyHostToDevice, stream_.get()));
+  CUDA_OK(cudaEventRecord(slot.done.get(), stream_.get()));
+  slot.number = ++n_imports_;
+  g.imported[static_cast<size_t>(to)] = n_imports_;
+  return ok_status();
+}
+
+bool KvPages::has_imports() {
+  while (n_done_ < n_imports_) {
+    if (cudaEventQuery(slots_[n_done_ % kSlots].done.get()) != cudaSuccess) return true;
+    ++n_done_;
+  }
+  return false;
+}
+
+Status KvPages::wait_for(int group, const PageId* table, int n_pages, cudaStream_t compute) {
+  if (!has_imports()) return ok_status();
+  const Group& g = groups_[static_cast<size_t>(group)];
+  uint64_t last = 0;
+  for (int i = 0; i < n_pages; ++i) {
+    if (table[i] >= 0 && table[i] < g.n_device) last = std::max(last, g.imported[static_cast<size_t>(table[i])]);
+  }
+  if (last <= n_done_) return ok_status();
+  CUDA_OK(cudaStreamWaitEvent(compute, slots_[(last - 1) % kSlots].done.get(), 0));
+  return ok_status();
+}
+
+}  // namespace tandem

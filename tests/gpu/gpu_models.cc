@@ -1,0 +1,79 @@
+#include "tests/gpu/gpu_models.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+namespace tandem {
+
+GpuFacts test_gpu() {
+  auto gpu = open_gpu(0);
+  INFO(gpu.status().message());
+  REQUIRE(gpu.ok());
+  return *gpu;
+}
+
+GpuOptions test_gpu_options() {
+  GpuOptions options;
+  options.context_tokens = 600;
+  options.max_batch_size = 8;
+  options.measures_paths = false;
+  return options;
+}
+
+std::unique_ptr<Backend> make_gpu_backend(const TinyModel& model, GpuOptions options, int n_pages) {
+  auto created = create_gpu_backend(model.config, model.weights, test_gpu(), std::move(options));
+  INFO(created.status().message());
+  REQUIRE(created.ok());
+  const Status reserved = (*created)->reserve_pages(std::vector<int>(model.config.kv_groups.size(), n_pages));
+  INFO(reserved.message());
+  REQUIRE(reserved.ok());
+  return std::move(created).value();
+}
+
+std::unique_ptr<Backend> make_cpu_backend(const TinyModel& model, KvType kv_type, int n_pages) {
+  CpuBackendOptions options;
+  for (const KernelTable* column : runnable_columns()) {  // the best, but for the one that rounds activations to bfloat16
+    if (std::string(column->isa) != "avx512bf16") options.kernels = column;
+  }
+  options.kv_type = kv_type;
+  return make_backend(model, options, n_pages);
+}
+
+std::vector<int32_t> decode_greedily(Backend* backend, TestSequence sequence, int n, std::vector<float>* margins) {
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  std::vector<int32_t> drawn;
+  int first = 0, count = static_cast<int>(sequence.tokens.size());
+  while (static_cast<int>(drawn.size()) < n) {
+    StepBatch batch;
+    StepItem item;
+    item.first_pos = first;
+    item.n_tokens = count;
+    for (const auto& table : sequence.pages) item.page_tables.push_back(table.data());
+    batch.tokens.assign(sequence.tokens.begin() + first, sequence.tokens.begin() + first + count);
+    batch.items.push_back(item);
+    batch.logit_rows.push_back(count - 1);
+    const Status forwarded = backend->forward(batch);
+    INFO(forwarded.message());
+    REQUIRE(forwarded.ok());
+    if (margins != nullptr) {
+      std::vector<float> row(backend->logits(0).begin(), backend->logits(0).end());
+      std::nth_element(row.begin(), row.begin() + 1, row.end(), std::greater<>());
+      margins->push_back(*std::max_element(row.begin(), row.begin() + 2) - std::min(row[0], row[1]));
+    }
+    SampleRequest request;
+    request.params = &greedy;
+    request.position = static_cast<uint32_t>(sequence.tokens.size());
+    SampleResult result;
+    const Status sampled = backend->sample(std::span(&request, 1), std::span(&result, 1));
+    INFO(sampled.message());
+    REQUIRE(sampled.ok());
+    drawn.push_back(result.token);
+    sequence.tokens.push_back(result.token);
+    first = static_cast<int>(sequence.tokens.size()) - 1;
+    count = 1;
+  }
+  return drawn;
+}
+
+}  // namespace tandem
