@@ -165,6 +165,20 @@ Status validate_workers(const Config& c) {
   return check("workers.decode_cpus", c.workers_decode_cpus, c.workers_decode);
 }
 
+Status validate_gpu(const Config& c) {
+  if (c.gpu_device == "none") {
+    return c.prefill_placement == "gpu" ? invalid_argument("prefill.placement is \"gpu\" and gpu.device is \"none\"; name a device") : ok_status();
+  }
+  if (c.gpu_device.empty() || c.gpu_device.size() > 2 || c.gpu_device.find_first_not_of("0123456789") != std::string::npos)
+    return invalid_argument("gpu.device must be \"none\" or the number of a device, 0 to 99, got \"" + c.gpu_device + "\"");
+  const int64_t n = c.workers_decode + (c.prefill_placement == "gpu" ? config_both_workers(c) : 0);
+  if (n == 0)
+    return invalid_argument("gpu.device is " + c.gpu_device + " and no worker would run there: set workers.prefill and workers.decode, or prefill.placement = \"gpu\"");
+  if (n > 1 && c.gpu_memory_budget_bytes == 0)
+    return invalid_argument(std::to_string(n) + " workers share device " + c.gpu_device + ": set gpu.memory_budget_bytes, which each of them takes");
+  return ok_status();
+}
+
 }  // namespace
 
 Status config_validate(const Config& c) {
@@ -179,6 +193,8 @@ Status config_validate(const Config& c) {
   if (c.cache_page_size_tokens != 16 && c.cache_page_size_tokens != 32)
     return invalid_argument("cache.page_size_tokens must be 16 or 32, got " +
                             std::to_string(c.cache_page_size_tokens));
+  CHECK_OK(validate_gpu(c));
+  CHECK_OK(one_of("prefill.placement", c.prefill_placement, {"cpu", "gpu"}));
   CHECK_OK(one_of("cpu.activations", c.cpu_activations, {"q8", "f32"}));
   CHECK_OK(one_of("cpu.force_isa", c.cpu_force_isa, {"", "ref", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "neon", "neondot", "neoni8mm"}));
   CHECK_OK(one_of("cache.element_type", c.cache_element_type, {"f16", "q8_0"}));

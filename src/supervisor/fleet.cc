@@ -101,9 +101,12 @@ void Fleet::stop() {
 
 void Fleet::show_up() const {
   for (ipc::Role role : {ipc::Role::kBoth, ipc::Role::kPrefill, ipc::Role::kDecode}) {
-    auto n = std::count_if(keepers_.begin(), keepers_.end(),
-                           [&](const auto& k) { return k->role() == role && is_ready(*k); });
-    metrics_->set(Metric::kWorkerUp, static_cast<double>(n), {ipc::role_name(role), "cpu"});
+    for (const char* device : {"cpu", "gpu"}) {
+      auto n = std::count_if(keepers_.begin(), keepers_.end(), [&](const auto& k) {
+        return k->role() == role && is_ready(*k) && k->model() && k->model()->device == device;
+      });
+      metrics_->set(Metric::kWorkerUp, static_cast<double>(n), {ipc::role_name(role), device});
+    }
   }
 }
 

@@ -61,6 +61,8 @@ void write_workers(JsonWriter& out, const StatusView& view, const BoxFacts& box)
     field(out, "generation", static_cast<int64_t>(w.generation));
     field(out, "restarts", w.restarts);
     field(out, "last_end", w.last_end);
+    field(out, "device", w.device);
+    field(out, "device_trouble", w.device_trouble);
     field(out, "steps", static_cast<int64_t>(w.heartbeat.steps));
     field(out, "batch", w.heartbeat.n_running > 0 ? w.heartbeat.last_batch : 0);
     field(out, "device", view.model ? view.model->device : "");

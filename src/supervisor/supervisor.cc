@@ -158,6 +158,10 @@ Readiness Supervisor::compute_readiness() const {
               "the worker has made no progress for " + std::to_string(silence / 1000) + " ms",
               "it is restarted after workers.watchdog_ms"};
   }
+  for (const auto& keeper : fleet_.keepers()) {
+    if (std::string trouble = keeper->device_trouble(); !trouble.empty())
+      return {State::kDegraded, trouble, "the device is looked at again after gpu.cooldown_ms"};
+  }
   if (std::string cause = degradation_.cause(); !cause.empty())
     return {State::kDegraded, cause, "fewer requests, or a cooler place for heat; a pin is cleared with tandem degrade clear"};
   return {State::kReady, "", ""};
@@ -175,7 +179,8 @@ StatusView Supervisor::view() const {
     v.workers.push_back({ipc::role_name(keeper->role()), worker_state_name(keeper->state()), keeper->cause(),
                          keeper->last_end(), keeper->number(), keeper->pid(), keeper->n_restarts(),
                          keeper->generation(), keeper->heartbeat(),
-                         keeper->model() ? keeper->model()->kv_pool_bytes : 0});
+                         keeper->model() ? keeper->model()->kv_pool_bytes : 0,
+                         keeper->model() ? keeper->model()->device : "", keeper->device_trouble()});
   }
   for (int i = 0; i < 3; ++i) v.waiting[i] = dispatcher_.n_waiting(static_cast<ipc::Priority>(i));
   v.running = dispatcher_.n_running();

@@ -19,6 +19,11 @@ constexpr int64_t kConnectionBytes = 8 << 20;  // what tandemd grows by under lo
 constexpr int64_t kWatchUs = 250'000;  // heartbeats come as often
 constexpr int64_t kPackedCheckUs = 20'000;            // how often a worker looks whether the weights it waits for are there
 constexpr int64_t kMostStoringUs = 120 * kSecondUs;   // behind Ready; a disk that takes longer is not waited for
+constexpr const char* kDeviceProgram = "tandem-worker-cuda";
+
+void tell_given_up(ipc::Role role, const DevicePolicy& policy) {
+  log_error("device given up: the processor takes over", {{"role", ipc::role_name(role)}, {"reason", policy.cause()}});
+}
 
 }  // namespace
 
@@ -30,6 +35,7 @@ WorkerKeeper::WorkerKeeper(Config config, WorkerSpec spec, HostPoolFile* pool, M
       metrics_(metrics),
       clock_(clock),
       hooks_(std::move(hooks)),
+      device_policy_(config_, spec_.role),
       counters_(metrics, gauges) {
   if (auto path = find_model(config_); path.ok()) path_ = *path;
 }
@@ -46,6 +52,7 @@ void WorkerKeeper::add_pollfds(std::vector<pollfd>* fds) const {
 
 void WorkerKeeper::turn() {
   int64_t now = clock_->now_us();
+  watch_device(now);
   if (process_) {
     bool has_ended = process_->reap().has_value();
     if (!has_ended && process_->channel().wants_write()) (void)process_->channel().flush().ok();
@@ -97,10 +104,47 @@ void WorkerKeeper::try_start() {
     fail_start(WorkerState::kNoModel, status, "the attempt is repeated each second");
 }
 
+// The program of the device as long as that is not given up.
+Result<std::string> WorkerKeeper::choose_program() {
+  spec_.device = device_policy_.device();
+  if (spec_.device >= 0) {
+    auto program = find_worker_program(config_, kDeviceProgram);
+    if (program.ok()) return program;
+    if (device_policy_.on_end("device", program.status().message(), false, clock_->now_us())) tell_given_up(spec_.role, device_policy_);
+    spec_.device = -1;
+  }
+  return find_worker_program(config_);
+}
+
+std::string WorkerKeeper::device_trouble() const {
+  if (!device_policy_.is_given_up()) return "";
+  return std::string(ipc::role_name(spec_.role)) + " runs on the processor instead of device " + config_.gpu_device + ": " + device_policy_.cause();
+}
+
+// A worker on the processor in place of a device: when it is time, the device is looked at, and if it is there the
+// worker goes back to it. Its requests go on as after any restart.
+void WorkerKeeper::watch_device(int64_t now) {
+  if (auto answer = device_probe_.poll(now)) {
+    device_policy_.on_probe(answer->is_there, answer->text, now);
+    if (!answer->is_there) return log_warn("device still not usable", {{"role", ipc::role_name(spec_.role)}, {"reason", answer->text}});
+    log_info("device is back", {{"role", ipc::role_name(spec_.role)}, {"device", answer->text}});
+    if (process_ && !forced_end_) {
+      forced_end_ = WorkerEnd{"device-back", "the device is usable again: " + answer->text, false};
+      made_progress_ = true;  // this end is ours: no back-off
+      process_->kill_now();
+    }
+    return;
+  }
+  if (device_probe_.is_running() || !device_policy_.is_probe_due(now) || state_ == WorkerState::kStopped) return;
+  auto program = find_worker_program(config_, kDeviceProgram);
+  const Status status = program.ok() ? device_probe_.start(*program, wanted_device(config_, spec_.role), now) : program.status();
+  if (!status.ok()) device_policy_.on_probe(false, status.message(), now);
+}
+
 Status WorkerKeeper::start_process() {
   refused_stamp_ = model_stamp(path_);  // before opening: a change from here on is seen
   CHECK_ASSIGN(OpenModel model, open_model(path_));
-  CHECK_ASSIGN(std::string program, find_worker_program(config_));
+  CHECK_ASSIGN(std::string program, choose_program());
   weights_cache_ = open_weights_cache(config_cache_dir(config_), path_, model);
   if (weights_cache_.trouble != cache_trouble_) {
     cache_trouble_ = weights_cache_.trouble;
@@ -191,6 +235,7 @@ void WorkerKeeper::handle_ready(ipc::Ready ready) {
                             {"pid", process_->pid()},
                             {"generation", generation_},
                             {"architecture", model_->architecture},
+                            {"device", model_->device},
                             {"isa", model_->isa},
                             {"context_tokens", model_->context_tokens},
                             {"pool_tokens", model_->pool_tokens}});
@@ -304,6 +349,11 @@ void WorkerKeeper::handle_end(WorkerEnd end) {
   if (state_ == WorkerState::kStopped) return hooks_.on_up_changed();
   std::string reason = fatal_ ? fatal_->message : end.detail;
   last_end_ = end.cause + ": " + reason;
+  const bool gives_up_device = spec_.device >= 0 && device_policy_.on_end(end.cause, reason, was_ready, now);
+  if (gives_up_device) {
+    tell_given_up(spec_.role, device_policy_);
+    policy_.reset();
+  }
   ++n_restarts_;
   metrics_->add(Metric::kWorkerRestarts, 1, {ipc::role_name(spec_.role), end.cause});
   if (end.cause == "config") {

@@ -21,6 +21,8 @@
 #include "ipc/messages.h"
 #include "metrics/metrics.h"
 #include "metrics/worker_counters.h"
+#include "supervisor/device_policy.h"
+#include "supervisor/device_probe.h"
 #include "supervisor/host_pool_file.h"
 #include "supervisor/restart_policy.h"
 #include "supervisor/worker_link.h"
@@ -73,6 +75,8 @@ class WorkerKeeper : public WorkerLink {
   bool is_packing() const;
   int64_t pid() const { return process_ ? process_->pid() : 0; }
   int64_t silence_us() const;  // since the ready worker's last heartbeat or, with work, progress
+  // Why it runs on the processor though a device is wanted for it; empty: it runs where it is to.
+  std::string device_trouble() const;
   int lives_without_progress() const { return policy_.lives_without_progress(); }
 
  private:
@@ -86,6 +90,8 @@ class WorkerKeeper : public WorkerLink {
   void handle_heartbeat(const ipc::Heartbeat& beat);
   void handle_end(WorkerEnd end);
   void watch(int64_t now_us);
+  void watch_device(int64_t now_us);
+  Result<std::string> choose_program();
   void take_pending_config();
   void kill_as(const char* cause, const std::string& detail);
   void fail_start(WorkerState state, const Status& status, const std::string& remedy);
@@ -93,12 +99,14 @@ class WorkerKeeper : public WorkerLink {
   Config config_;  // as the worker got it
   std::optional<Config>
       pending_config_;  // reloaded while a worker ran: taken over when a model is refused
-  const WorkerSpec spec_;
+  WorkerSpec spec_;
   HostPoolFile* const pool_;
   Metrics* metrics_;
   const Clock* clock_;
   Hooks hooks_;
   RestartPolicy policy_;
+  DevicePolicy device_policy_;
+  DeviceProbe device_probe_;
   WorkerCounters counters_;
   std::unique_ptr<WorkerProcess> process_;
   WeightsCache weights_cache_;  // of process_

@@ -116,6 +116,7 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::spawn(const std::string& p
     if (!fds.empty()) arguments.insert(arguments.end(), {flag, numbers});
   }
   if (!spec.cpus.empty()) arguments.insert(arguments.end(), {"--cpus", spec.cpus});
+  if (spec.device >= 0) arguments.insert(arguments.end(), {"--device", std::to_string(spec.device)});
   // Sockets of clients must not live on in a worker, whoever opened them without CLOEXEC.
   posix_spawn_file_actions_addclosefrom_np(&setup.actions, first_free);
   std::vector<char*> argv;
@@ -153,16 +154,16 @@ std::optional<WorkerEnd> WorkerProcess::reap() {
   return end_;
 }
 
-Result<std::string> find_worker_program(const Config& config) {
+Result<std::string> find_worker_program(const Config& config, const char* name) {
   std::string here = own_folder(), tried;
   std::vector<std::string> folders = {here, here + "/../worker", "/usr/libexec/tandem"};
   if (!config.workers_libexec_dir.empty()) folders = {config.workers_libexec_dir};
   for (const std::string& folder : folders) {
-    std::string path = folder + "/tandem-worker";
+    std::string path = folder + "/" + name;
     if (is_executable(path)) return path;
     tried += (tried.empty() ? "" : ", ") + path;
   }
-  return not_found("tandem-worker not found; looked for " + tried + "; set workers.libexec_dir");
+  return not_found(std::string(name) + " not found; looked for " + tried + "; set workers.libexec_dir");
 }
 
 }  // namespace tandem

@@ -22,7 +22,7 @@ namespace tandem {
 
 // How a worker ended. `cause` is a label of llm_worker_restarts_total.
 struct WorkerEnd {
-  std::string cause;          // crash killed watchdog internal device config exit
+  std::string cause;          // crash killed watchdog internal device device-back config exit
   std::string detail;         // "signal 11 (SIGSEGV)", "exit code 70", …
   bool is_own_fault = false;  // counts against the requests it held (design.md 2)
 };
@@ -33,6 +33,7 @@ struct WorkerSpec {
   ipc::Role role = ipc::Role::kBoth;
   int number = 0;                  // among the workers of its role
   std::string cpus;                // "0-3,6"; empty: all that tandemd may use
+  int device = -1;                 // runs there; -1: on the processor
   int pool_fd = -1;                // of its KV pool; -1: none that outlives it
   std::vector<int> lent_pool_fds;  // kDecode: the pools of the prefill workers, by their number
 };
@@ -65,6 +66,6 @@ class WorkerProcess {
 
 // The worker program: workers.libexec_dir, beside this program, the build tree's ../worker,
 // /usr/libexec/tandem. The message of a failure lists where it was looked for.
-Result<std::string> find_worker_program(const Config& config);
+Result<std::string> find_worker_program(const Config& config, const char* name = "tandem-worker");
 
 }  // namespace tandem

@@ -174,7 +174,7 @@ Result<std::unique_ptr<HostPool>> HostPool::open_reader(int fd, const HostPoolSh
   std::memcpy(static_cast<void*>(&h), head, offsetof(HostPoolHeader, generation));
   munmap(head, kHeaderBytes);
   if (h.magic != kMagic) return data_loss("lent pool: no pool is there (yet)");
-  if (h.fingerprint != own.fingerprint)
+  if (own.fingerprint != 0 && h.fingerprint != own.fingerprint)
     return data_loss("lent pool: its owner serves another model or another build computes its K/V");
   if (h.page_size != static_cast<uint32_t>(own.page_size) || h.n_groups != own.page_bytes.size())
     return data_loss(fmt::format("lent pool: pages of {} tokens in {} KV groups, this worker has {} in {}", h.page_size,

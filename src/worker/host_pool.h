@@ -23,7 +23,9 @@
 namespace tandem {
 
 struct HostPoolShape {
-  uint64_t fingerprint = 0;  // of all that K/V depend on: another one's pages are not read
+  // Of all that K/V depend on: another one's pages are not read. 0, of a reader that computes otherwise than its
+  // lenders (on a device): any.
+  uint64_t fingerprint = 0;
   int page_size = 16;        // tokens
   int vocab_size = 0;
   std::vector<int64_t> page_bytes;  // per KV group

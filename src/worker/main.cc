@@ -1,5 +1,6 @@
 // tandem-worker: started by tandemd to serve (`--role both --channel-fd 3 --model-fds 4,5
-// [--cache-fd 6] [--new-cache-fd 7] [--pool-fd 8] [--lent-pool-fds 9,10] [--cpus 0-3]`), or by tandem in
+// [--cache-fd 6] [--new-cache-fd 7] [--pool-fd 8] [--lent-pool-fds 9,10] [--cpus 0-3]
+// [--device 0]`), to tell whether a device is there (`--probe-device 0`), or by tandem in
 // tool mode (`--tool NAME ...`, see tool.h). Opens no path: its files come as open descriptors.
 #include <sched.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 
 #include "base/cpu_list.h"
 #include "base/log.h"
+#include "gpu/gpu_backend.h"
 #include "worker/sandbox.h"
 #include "worker/tool.h"
 #include "worker/worker.h"
@@ -26,6 +28,8 @@ int usage(const std::string& reason) {
                "tandem-worker: %s\n"
                "usage: tandem-worker --role both|prefill|decode --channel-fd N --model-fds N[,N...]\n"
                "                     [--cache-fd N] [--new-cache-fd N] [--pool-fd N] [--lent-pool-fds N[,N...]] [--cpus LIST]\n"
+               "                     [--device N]\n"
+               "       tandem-worker --probe-device N\n"
                "       tandem-worker --tool NAME [arguments]\n"
                "It is started by tandemd and tandem, not by hand.\n",
                reason.c_str());
@@ -57,6 +61,21 @@ tandem::Status use_cpus(const std::string& list) {
   return tandem::ok_status();
 }
 
+// 0: it is there, 75: it is not, and the line says what is missing.
+int probe_device(const std::string& number) {
+  constexpr int kExitDevice = 75;
+  std::vector<int> index;
+  if (!parse_fds(number, &index) || index.size() != 1) return usage("--probe-device needs the number of a device");
+  auto gpu = tandem::open_gpu(index[0]);
+  if (!gpu.ok()) {
+    std::printf("%s\n", gpu.status().message().c_str());
+    return kExitDevice;
+  }
+  std::printf("%s, sm_%d, driver %s, %lld MiB of %lld free\n", gpu->name.c_str(), gpu->sm, gpu->driver.c_str(),
+              static_cast<long long>(gpu->free_bytes >> 20), static_cast<long long>(gpu->total_bytes >> 20));
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -65,6 +84,7 @@ int main(int argc, char** argv) {
     std::printf("tandem-worker %s\n", TANDEM_VERSION);
     return 0;
   }
+  if (args.size() == 2 && args[0] == "--probe-device") return probe_device(args[1]);
   if (args.size() >= 2 && args[0] == "--tool")
     return tandem::run_tool(args[1], {args.begin() + 2, args.end()});
   tandem::WorkerOptions options;
@@ -84,6 +104,8 @@ int main(int argc, char** argv) {
       options.new_cache_fd = fds[0];
     } else if (args[i] == "--pool-fd" && parse_fds(args[i + 1], &fds) && fds.size() == 1) {
       options.pool_fd = fds[0];
+    } else if (args[i] == "--device" && parse_fds(args[i + 1], &fds) && fds.size() == 1) {
+      options.device = fds[0];
     } else if (args[i] == "--lent-pool-fds" && parse_fds(args[i + 1], &fds)) {
       options.lent_pool_fds = fds;
     } else if (args[i] == "--cpus") {

@@ -58,6 +58,17 @@ Result<ipc::MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   return plan;
 }
 
+ipc::MemoryPlan plan_host_memory(const Config& settings, const HostFacts& host, int64_t other_bytes) {
+  ipc::MemoryPlan plan;
+  plan.kv_pool_bytes = settings.cache_swap_pool_bytes;
+  const auto now = read_process_memory();
+  plan.process_bytes = (now.ok() ? now->pss_bytes : 0) + kStreamBytes;
+  plan.other_bytes = other_bytes;
+  plan.budget_bytes = budget_bytes(settings, host);
+  plan.is_configured = settings.workers_memory_budget_bytes > 0;
+  return plan;
+}
+
 int64_t total_bytes(const ipc::MemoryPlan& p) {
   return p.weights_bytes + p.kv_pool_bytes + p.scratch_bytes + p.process_bytes + p.other_bytes;
 }

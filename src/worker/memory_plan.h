@@ -29,6 +29,9 @@ Result<ipc::MemoryPlan> plan_memory(const MemoryPlanInput& input);
 Result<KvBudget> plan_pool(const ModelConfig& config, const Config& settings, const HostFacts& host, int context_tokens,
                            const std::vector<int64_t>& page_bytes);
 
+// Of a worker whose weights and K/V are in a device's memory.
+ipc::MemoryPlan plan_host_memory(const Config& settings, const HostFacts& host, int64_t other_bytes);
+
 int64_t total_bytes(const ipc::MemoryPlan& plan);
 // "105.3 MiB weights + 1536.0 MiB KV pool + … = 1702.4 MiB"
 std::string describe(const ipc::MemoryPlan& plan);

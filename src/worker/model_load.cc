@@ -117,6 +117,45 @@ Status load_backend(const ModelConfig& config, const Config& settings, const Hos
   return ok_status();
 }
 
+// A device that lacks memory is no fault of configuration or model: the worker ends as one whose device is lost, and
+// the processor takes over.
+Status device_status(const Status& status) {
+  return status.code() == StatusCode::kExhausted ? unavailable(status.message()) : status;
+}
+
+Status load_gpu_backend(const ModelConfig& config, const Config& settings, const HostFacts& host, const GpuFacts& gpu,
+                        int64_t other_bytes, const LoadProgress& progress, LoadedModel* model) {
+  CHECK_ASSIGN(ModelWeights weights, load_weights(*model->file, config));
+  GpuOptions options;
+  options.memory_budget_bytes = settings.gpu_memory_budget_bytes;
+  options.page_size = static_cast<int>(settings.cache_page_size_tokens);
+  options.kv_type = settings.cache_element_type == "q8_0" ? KvType::kQ8_0 : KvType::kF16;
+  options.max_batch_size = static_cast<int>(settings.batch_max_batch_size);
+  options.context_tokens = model->info.context_tokens;
+  options.n_threads = settings.cpu_threads > 0 ? static_cast<int>(settings.cpu_threads) : host.cpu.n_usable_cores;
+  options.float_activations = settings.cpu_activations == "f32";
+  options.on_progress = [&](float fraction) { progress("uploading weights", fraction); };
+  auto planned = plan_gpu_memory(config, weights, gpu, options);
+  if (!planned.ok()) return device_status(planned.status());
+  model->gpu_memory = *planned;
+  model->info.memory = plan_host_memory(settings, host, other_bytes);
+  CHECK_OK(check_memory_plan(model->info.memory));
+  const int64_t begin_us = monotonic_us();
+  auto backend = create_gpu_backend(config, weights, gpu, options);
+  if (!backend.ok()) return device_status({backend.status().code(), model->file->name() + ": " + backend.status().message()});
+  model->backend = std::move(backend).value();
+  log_info("weights uploaded", {{"ms", (monotonic_us() - begin_us) / 1000},
+                                {"device", gpu.name},
+                                {"driver", gpu.driver},
+                                {"budget_bytes", planned->budget_bytes},
+                                {"weights_bytes", planned->weights_bytes},
+                                {"workspace_bytes", planned->workspace_bytes}});
+  model->file->release_pages();
+  model->info.device = "gpu";
+  model->info.isa = "sm_" + std::to_string(gpu.sm);
+  return ok_status();
+}
+
 Batching batching_named(const std::string& name) {
   if (name == "dynamic") return Batching::kDynamic;
   if (name == "static") return Batching::kStatic;
@@ -152,15 +191,51 @@ Status open_host_pool(const HostPoolShape& shape, const HostPoolAccess& access, 
   return model->backend->place_pages(shape.n_pages, memory);
 }
 
+// Pages in the device's memory, what weights and workspace leave of it; the swap tier in the host's.
+Status reserve_device_pool(const ModelConfig& config, const Config& settings, const HostFacts& host, const HostPoolAccess& access,
+                           LoadedModel* model, KvBudget* budget) {
+  const int64_t available = model->gpu_memory.kv_bytes();
+  if (settings.cache_kv_pool_bytes > available) {
+    return unavailable("cache.kv_pool_bytes is " + std::to_string(settings.cache_kv_pool_bytes) + ", weights and workspace leave " +
+                       std::to_string(available) + " of the device's memory");
+  }
+  HostFacts device = host;
+  device.memory_bytes = available * 4;  // of which plan_pool() takes a quarter at most
+  Config unbounded = settings;
+  unbounded.workers_memory_budget_bytes = 0;
+  CHECK_ASSIGN(*budget, plan_pool(config, unbounded, device, model->info.context_tokens, model->backend->page_bytes()));
+  if (Status status = model->backend->reserve_tiers(budget->n_pages, budget->n_swap_pages); !status.ok()) return device_status(status);
+  if (!access.lent_fds.empty()) {
+    HostPoolShape shape;  // what lenders' pages must be like
+    shape.page_size = static_cast<int>(settings.cache_page_size_tokens);
+    shape.vocab_size = config.vocab_size;
+    shape.page_bytes = model->backend->page_bytes();
+    Backend* backend = model->backend.get();
+    model->lent_pools = std::make_unique<LentPools>(access.lent_fds, std::move(shape), [backend](int group, PageId to, const auto& fill) {
+      return backend->import_page(group, to, fill);
+    });
+    model->engine_options.source = model->lent_pools.get();
+  }
+  return ok_status();
+}
+
 Status reserve_pool(const ModelConfig& config, const Config& settings, const HostFacts& host,
                     const std::string& model_stamp, const HostPoolAccess& pool, const LoadProgress& progress,
                     LoadedModel* model) {
   const std::vector<int64_t> page_bytes = model->backend->page_bytes();
-  CHECK_ASSIGN(KvBudget budget, plan_pool(config, settings, host, model->info.context_tokens, page_bytes));
+  KvBudget budget;
+  const bool is_on_device = model->info.device == "gpu";
+  if (is_on_device) {
+    CHECK_OK(reserve_device_pool(config, settings, host, pool, model, &budget));
+  } else {
+    CHECK_ASSIGN(budget, plan_pool(config, settings, host, model->info.context_tokens, page_bytes));
+  }
   // One piece of memory for both: attention reads pages of the swap tier where they are.
   std::vector<int> n_all = budget.n_pages;
   for (size_t g = 0; g < n_all.size(); ++g) n_all[g] += budget.n_swap_pages[g];
-  if (pool.fd >= 0) {
+  if (is_on_device) {
+    // There already.
+  } else if (pool.fd >= 0) {
     HostPoolShape shape;
     shape.fingerprint = fingerprint(model_stamp, settings, host, model->info);
     shape.page_size = static_cast<int>(settings.cache_page_size_tokens);
@@ -203,7 +278,7 @@ Status check_vocabulary_size(const ModelConfig& config, const Tokenizer& tokeniz
 
 Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCache::Files cache,
                                                 const HostPoolAccess& pool,
-                                                const Config& settings, const HostFacts& host,
+                                                const Config& settings, const HostFacts& host, const GpuFacts* gpu,
                                                 int64_t other_bytes, const LoadProgress& progress) {
   auto model = std::make_unique<LoadedModel>();
   ipc::ModelInfo& info = model->info;
@@ -228,7 +303,11 @@ Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, Pac
   info.n_parameters = config.n_parameters;
   info.vocab_size = config.vocab_size;
   info.n_layers = config.n_layers;
-  CHECK_OK(load_backend(config, settings, host, other_bytes, progress, model.get()));
+  if (gpu != nullptr) {
+    CHECK_OK(load_gpu_backend(config, settings, host, *gpu, other_bytes, progress, model.get()));
+  } else {
+    CHECK_OK(load_backend(config, settings, host, other_bytes, progress, model.get()));
+  }
   progress("warming up", 0);
   CHECK_OK(reserve_pool(config, settings, host, stamp, pool, progress, model.get()));
   return model;

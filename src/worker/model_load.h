@@ -12,6 +12,7 @@
 #include "cpu/cpu_backend.h"
 #include "cpu/pack_cache.h"
 #include "engine/engine.h"
+#include "gpu/gpu_backend.h"
 #include "gguf/gguf_reader.h"
 #include "ipc/messages.h"
 #include "model/backend.h"
@@ -32,6 +33,7 @@ struct LoadedModel {
   std::unique_ptr<HostPool> host_pool;          // where the backend's pages are, or null; outlives both below
   std::unique_ptr<LentPools> lent_pools;        // of a decode worker, else null
   std::unique_ptr<Backend> backend;             // its pages are reserved, not touched
+  GpuMemory gpu_memory;                         // of the device, where the backend is there
   EngineOptions engine_options;
   ipc::ModelInfo info;
   TextModel text() const { return {tokenizer.get(), chat_template.get(), info.chat_template_error}; }
@@ -46,11 +48,12 @@ struct HostPoolAccess {
 };
 using LoadProgress = std::function<void(const std::string& phase, float fraction)>;
 
+// gpu: where the model runs, as open_gpu() found it; null: on the processor.
 // other_bytes: PSS of the rest of the process tree. Everything wrong with the files or with the configuration is an
 // error with a message for the operator; a model without a usable chat template loads all the same.
 Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCache::Files cache,
                                                 const HostPoolAccess& pool,
-                                                const Config& config, const HostFacts& host,
+                                                const Config& config, const HostFacts& host, const GpuFacts* gpu,
                                                 int64_t other_bytes, const LoadProgress& progress);
 
 // What these settings say of the CPU backend, before caches and callbacks.

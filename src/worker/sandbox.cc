@@ -1,6 +1,7 @@
 #include "worker/sandbox.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/landlock.h>
 #include <seccomp.h>
 #include <signal.h>
@@ -58,7 +59,31 @@ uint64_t all_fs_rights(int abi) {
   return (uint64_t{1} << n_bits) - 1;
 }
 
-Result<std::string> enter_landlock() {
+// What the driver may open again once the device is in use. Untested on a device.
+constexpr const char* kDeviceNodes[] = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia0", "/dev/nvidia1",
+                                        "/dev/nvidia2", "/dev/nvidia3", "/dev/nvhost-ctrl", "/dev/nvmap", "/proc/driver/nvidia"};
+constexpr int kAllowedWithDevice[] = {SCMP_SYS(ioctl), SCMP_SYS(openat), SCMP_SYS(readlink), SCMP_SYS(readlinkat), SCMP_SYS(getdents64),
+                                      SCMP_SYS(access), SCMP_SYS(faccessat), SCMP_SYS(eventfd), SCMP_SYS(mlock2)};
+
+struct PathRule {  // the kernel's struct landlock_path_beneath_attr
+  uint64_t allowed_access;
+  int32_t parent_fd;
+} __attribute__((packed));
+
+void allow_device_nodes(long ruleset) {
+  constexpr uint64_t kReadWrite = LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE;
+  constexpr uint64_t kIoctlDevice = uint64_t{1} << 15;  // from ABI 5, not in our headers
+  const long abi = syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
+  for (const char* path : kDeviceNodes) {
+    const int fd = open(path, O_PATH | O_CLOEXEC);
+    if (fd < 0) continue;  // not on this machine
+    PathRule rule{kReadWrite | (abi >= 5 ? kIoctlDevice : 0), fd};
+    syscall(SYS_landlock_add_rule, ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+    close(fd);
+  }
+}
+
+Result<std::string> enter_landlock(bool has_device) {
   long abi = syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
   if (abi < 0) {
     if (errno == ENOSYS) return std::string("not in this kernel");
@@ -71,14 +96,15 @@ Result<std::string> enter_landlock() {
   if (abi >= 4) attr.handled_access_net = 3, size = sizeof attr;  // bind and connect over TCP
   long ruleset = syscall(SYS_landlock_create_ruleset, &attr, size, 0);
   if (ruleset < 0) return errno_status(errno, "cannot make a Landlock ruleset");
-  long result = syscall(SYS_landlock_restrict_self, ruleset, 0);  // no rule added: everything is denied
+  if (has_device) allow_device_nodes(ruleset);
+  long result = syscall(SYS_landlock_restrict_self, ruleset, 0);  // everything else is denied
   int err = errno;
   close(static_cast<int>(ruleset));
   if (result != 0) return errno_status(err, "cannot enter Landlock");
   return "abi " + std::to_string(abi);
 }
 
-Result<std::string> enter_seccomp() {
+Result<std::string> enter_seccomp(bool has_device) {
   std::unique_ptr<void, decltype(&seccomp_release)> filter(seccomp_init(SCMP_ACT_ERRNO(EPERM)), seccomp_release);
   if (!filter) return internal_error("cannot make a seccomp filter");
   // Else every refusal of the kernel reads as ECANCELED, also that of a kernel (or qemu-user) without seccomp.
@@ -86,6 +112,10 @@ Result<std::string> enter_seccomp() {
   for (int number : kAllowed) {
     if (int err = seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, number, 0); err != 0)
       return errno_status(-err, "cannot allow system call " + std::to_string(number));
+  }
+  for (int number : kAllowedWithDevice) {
+    // A call that this architecture has not is no call to allow.
+    if (has_device && number >= 0) (void)seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, number, 0);
   }
   // Thread names and names of mappings, nothing else of prctl.
   for (uint64_t option : {static_cast<uint64_t>(PR_SET_NAME), uint64_t{0x53564d41}}) {
@@ -107,11 +137,11 @@ void harden_process() {
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
 
-Result<SandboxState> enter_sandbox() {
+Result<SandboxState> enter_sandbox(bool has_device) {
   if (kIsSanitizerBuild) return SandboxState{"off: sanitizer build", "off: sanitizer build"};
   SandboxState state;
-  CHECK_ASSIGN(state.landlock, enter_landlock());
-  CHECK_ASSIGN(state.seccomp, enter_seccomp());
+  CHECK_ASSIGN(state.landlock, enter_landlock(has_device));
+  CHECK_ASSIGN(state.seccomp, enter_seccomp(has_device));
   return state;
 }
 

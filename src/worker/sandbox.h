@@ -18,6 +18,7 @@ struct SandboxState {
 void harden_process();
 // kInternal: the kernel offers the mechanism and refuses it all the same. A kernel without one of them, and a
 // sanitizer build (whose runtime opens files at odd moments), is told in the state.
-Result<SandboxState> enter_sandbox();
+// has_device: the nodes of a CUDA device stay open to be opened, and ioctl is allowed.
+Result<SandboxState> enter_sandbox(bool has_device = false);
 
 }  // namespace tandem

@@ -47,6 +47,7 @@ class Worker {
   // Start-up, on the I/O thread. The result is an exit code; none: go on.
   std::optional<int> wait_for_configure();
   std::optional<int> configure(const ipc::Configure& message);
+  std::optional<int> open_device();
   std::optional<int> close_sandbox();
   int fail(int exit_code, const std::string& message);
 
@@ -79,6 +80,7 @@ class Worker {
   std::optional<ipc::Configure> configuration_;
   Config config_;
   HostFacts host_;
+  std::optional<GpuFacts> gpu_;  // where the model runs
   SandboxState sandbox_{"off by configuration", "off by configuration"};
 
   Mailbox mailbox_;
@@ -107,6 +109,7 @@ int Worker::run() {
   host_ = read_host_facts();
   if (auto code = wait_for_configure()) return *code;
   if (auto code = configure(*configuration_)) return *code;
+  if (auto code = open_device()) return *code;
   if (auto code = close_sandbox()) return *code;
   log_init("worker", LogLevel::kInfo);  // starts a thread, so after the sandbox
   LogLevel level = LogLevel::kInfo;
@@ -152,7 +155,7 @@ std::optional<int> Worker::configure(const ipc::Configure& message) {
     return fail(kExitBug, std::string("started as ") + ipc::role_name(options_.role) + ", told to be " + ipc::role_name(message.role));
   if (message.role == ipc::Role::kPrefill && options_.pool_fd < 0)
     return fail(kExitConfig, "a prefill worker needs a host pool to lend from, and none could be made");
-  if (message.role == ipc::Role::kDecode && (options_.pool_fd < 0 || options_.lent_pool_fds.empty()))
+  if (message.role == ipc::Role::kDecode && ((options_.pool_fd < 0 && options_.device < 0) || options_.lent_pool_fds.empty()))
     return fail(kExitConfig, "a decode worker needs the host pools of prefill workers, and none could be made");
   Status status = config_load_text(message.config_toml, "configuration from tandemd", &config_);
   if (status.ok()) status = config_validate(config_);
@@ -166,10 +169,19 @@ std::optional<int> Worker::configure(const ipc::Configure& message) {
   return std::nullopt;
 }
 
+// Before the sandbox, as drivers open files of their own.
+std::optional<int> Worker::open_device() {
+  if (options_.device < 0) return std::nullopt;
+  auto gpu = open_gpu(options_.device);
+  if (!gpu.ok()) return fail(exit_code_of(gpu.status()), gpu.status().message());
+  gpu_ = *gpu;
+  return std::nullopt;
+}
+
 std::optional<int> Worker::close_sandbox() {
   if (!config_.cpu_deterministic) (void)DenseLibrary::open();  // while files may be opened
   if (!config_.workers_sandbox) return std::nullopt;
-  auto state = enter_sandbox();
+  auto state = enter_sandbox(gpu_.has_value());
   if (!state.ok())
     return fail(kExitConfig, state.status().message() + "; workers.sandbox = false runs without, for debugging");
   sandbox_ = *state;
@@ -206,7 +218,7 @@ Result<std::unique_ptr<LoadedModel>> Worker::load(std::vector<GgufFile> files) {
                          configuration_->is_cache_trusted, configuration_->is_cache_shared};
   HostPoolAccess pool{options_.pool_fd, configuration_->generation, options_.lent_pool_fds,
                       [this](int64_t bytes) { return grow_pool(bytes); }};
-  return load_model(std::move(files), std::move(cache), pool, config_, host_, configuration_->other_bytes,
+  return load_model(std::move(files), std::move(cache), pool, config_, host_, gpu_ ? &*gpu_ : nullptr, configuration_->other_bytes,
                     [&](const std::string& phase, float fraction) {
     int64_t now = monotonic_us();
     if (phase == last_phase && now - last_us < kProgressUs) return;
@@ -360,6 +372,7 @@ void Worker::handle_loaded() {
                             {"architecture", m.architecture},
                             {"quantization", m.quantization},
                             {"backend", model_->backend->description()},
+                            {"device", m.device},
                             {"isa", m.isa},
                             {"cores", host_.cpu.n_usable_cores},
                             {"context_tokens", m.context_tokens},

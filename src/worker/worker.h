@@ -15,6 +15,7 @@ struct WorkerOptions {
   int channel_fd = -1;
   std::vector<int> model_fds;  // the model's parts in order, open for reading
   ipc::Role role = ipc::Role::kBoth;
+  int device = -1;                 // run the model on that device; -1: on the processor
   int pool_fd = -1;                // memfd for the KV pool; -1: it dies with this process
   std::vector<int> lent_pool_fds;  // of a decode worker: the pools of the prefill workers, by their number
   // Packed weights (cpu/pack_cache.h), -1: none: those of an earlier start, and an empty file to store them in.
