@@ -95,6 +95,7 @@ TEST_CASE("rung logprobs: a request keeps what it began with, over a worker's de
   auto r = ask({1, 2, 3}, 100);
   r.sampling.n_top_logprobs = 0;
   Reply whole = box.run(r);
+  REQUIRE(wait_until([&] { return box.metric(Metric::kRequestsRunning) == 0; }));  // or the next wait sees this one
   Reply reply;
   std::thread client([&] {
     auto again = ask({1, 2, 3}, 100);
