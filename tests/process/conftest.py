@@ -18,6 +18,13 @@ SMOLLM2 = os.path.join(MODELS, "SmolLM2-135M-Instruct.Q4_1.gguf")
 GEMMA3 = os.path.join(MODELS, "gemma-3-270m-q4_k_m.gguf")
 
 
+def names_once(pairs):
+    """As the API's own parser: an object that has a name twice is no JSON to rely on."""
+    members = dict(pairs)
+    assert len(members) == len(pairs), f"a name stands twice: {[name for name, _ in pairs]}"
+    return members
+
+
 class Appliance:
     """One tandemd and its workers. `settings` are section.key=value strings; `prefix` is a command that runs the rest."""
 
@@ -85,7 +92,7 @@ class Appliance:
         return self.client().models.list().data[0].id
 
     def status(self):
-        return json.loads(self.get("/status.json")[1])
+        return json.loads(self.get("/status.json")[1], object_pairs_hook=names_once)
 
     def worker_pids(self):
         return [p.pid for p in psutil.Process(self.process.pid).children(recursive=True)
