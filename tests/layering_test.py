@@ -13,6 +13,7 @@ ARROWS = {
     "src/base": [],
     "src/jinja": ["src/base"],
     "src/gguf": ["src/base", "kernels"],
+    "src/quantize": ["src/base", "src/gguf", "kernels"],
     "src/tokenizer": ["src/base", "src/jinja"],
     "src/model": ["src/base", "src/gguf", "kernels"],
     "cpu": ["src/base", "kernels", "src/model", "src/gguf"],
@@ -24,7 +25,7 @@ ARROWS = {
     "src/metrics": ["src/base", "src/ipc"],
     "src/api": ["src/base", "src/ipc"],
     "src/supervisor": ["src/base", "src/ipc", "src/api", "src/admission", "src/requestlog", "src/metrics"],
-    "src/worker": ["src/base", "src/ipc", "kernels", "src/gguf", "src/jinja", "src/tokenizer", "src/model",
+    "src/worker": ["src/base", "src/ipc", "kernels", "src/gguf", "src/quantize", "src/jinja", "src/tokenizer", "src/model",
                    "src/engine", "cpu", "gpu"],
     "src/ctl": ["src/base", "src/ipc"],
 }

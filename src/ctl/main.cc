@@ -48,6 +48,7 @@ struct Options {
   TokenizeOptions tokenize;
   BenchOptions bench;
   EvalOptions eval;
+  QuantizeOptions quantize;
   DoctorOptions doctor;
   LogOptions log;
   StatusOptions status;
@@ -148,6 +149,22 @@ void add_eval(CLI::App* app, EvalOptions* o, int* code) {
   add_isa(verb, &o->force_isa, &o->threads);
   verb->add_flag("--json", o->json, "machine-readable");
   verb->callback([=] { *code = verb_eval(*o); });
+}
+
+void add_quantize(CLI::App* app, QuantizeOptions* o, int* code) {
+  CLI::App* verb = app->add_subcommand("quantize", "write a model's weights in another type, as a new GGUF file");
+  add_model(verb, &o->model);
+  verb->add_option("--to", o->type,
+                   "q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, f16, bf16 or f32; rows that a type's blocks do not divide take a "
+                   "stand-in, which is told")
+      ->required();
+  verb->add_option("--out", o->out, "file to make")->required();
+  verb->add_option("--threads", o->threads, "threads; 0: one a core; the file is the same for any number")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  verb->add_flag("--force", o->is_forced, "replace the file if it is there");
+  verb->add_flag("--json", o->json, "machine-readable");
+  verb->callback([=] { *code = verb_quantize(*o); });
 }
 
 void add_doctor(CLI::App* app, DoctorOptions* o, int* code) {
@@ -270,6 +287,7 @@ int run(int argc, char** argv) {
   add_tokenize(&app, &o.tokenize, &code);
   add_bench(&app, &o.bench, &code);
   add_eval(&app, &o.eval, &code);
+  add_quantize(&app, &o.quantize, &code);
   add_doctor(&app, &o.doctor, &code);
   add_log(&app, &o.log, &code);
   add_status(&app, &o.status, &code);

@@ -48,6 +48,13 @@ Status add_model(const std::string& model, Handover* out) {
   return {};
 }
 
+void add_file(const char* name, UniqueFd file, Handover* out) {
+  if (!file.valid()) return;
+  out->arguments.push_back(name);
+  out->arguments.push_back(std::to_string(kFirstFd + static_cast<int>(out->fds.size())));
+  out->fds.push_back(std::move(file));
+}
+
 Result<pid_t> spawn(const std::string& program, const std::vector<std::string>& arguments,
                     const std::vector<UniqueFd>& fds) {
   posix_spawn_file_actions_t actions;
@@ -73,11 +80,8 @@ Result<int> run(const std::string& tool, ToolFiles files,
                 const std::vector<std::string>& arguments) {
   Handover handover;
   if (!files.model.empty()) CHECK_OK(add_model(files.model, &handover));
-  if (files.text.valid()) {
-    handover.arguments.push_back("--text-fd");
-    handover.arguments.push_back(std::to_string(kFirstFd + static_cast<int>(handover.fds.size())));
-    handover.fds.push_back(std::move(files.text));
-  }
+  add_file("--text-fd", std::move(files.text), &handover);
+  add_file("--out-fd", std::move(files.output), &handover);
   CHECK_ASSIGN(const std::string program, find_worker());
   std::vector<std::string> argv = {program, "--tool", tool};
   argv.insert(argv.end(), handover.arguments.begin(), handover.arguments.end());

@@ -96,6 +96,14 @@ struct EvalOptions {
 };
 int verb_eval(const EvalOptions& options);
 
+struct QuantizeOptions {
+  std::string model, type, out;
+  int threads = 0;
+  bool is_forced = false;  // replace what is there
+  bool json = false;
+};
+int verb_quantize(const QuantizeOptions& options);
+
 struct DoctorOptions {
   ServerOptions server;  // looked at if it answers
   std::string model, state_dir, config_file, force_isa;

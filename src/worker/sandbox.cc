@@ -45,6 +45,7 @@ constexpr int kAllowed[] = {
     SCMP_SYS(recvfrom), SCMP_SYS(sendto), SCMP_SYS(recvmsg), SCMP_SYS(sendmsg), SCMP_SYS(shutdown),
     SCMP_SYS(prlimit64), SCMP_SYS(getrlimit), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname),
     SCMP_SYS(times), SCMP_SYS(restart_syscall), SCMP_SYS(fsync),
+    SCMP_SYS(fallocate), SCMP_SYS(fstatfs),  // room for the file that `tandem quantize` writes
 };
 
 // The kernel's struct landlock_ruleset_attr, with the fields of later kernels than our headers'.

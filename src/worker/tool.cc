@@ -11,6 +11,7 @@ namespace tandem {
 
 namespace {
 
+constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitBug = 70;
 constexpr int kExitModel = 78;
@@ -23,6 +24,7 @@ constexpr Tool kTools[] = {{"inspect", tool_inspect},
                            {"tokenize", tool_tokenize},
                            {"bench", tool_bench},
                            {"eval", tool_eval},
+                           {"quantize", tool_quantize},
                            {"doctor", tool_doctor}};
 
 const Tool* find_tool(const std::string& name) {
@@ -54,8 +56,11 @@ int run_tool(const std::string& name, const std::vector<std::string>& args) {
   if (!sandbox.ok()) return fail(name, sandbox.status(), kExitBug);
   const auto code = tool->run(context);
   if (code.ok()) return *code;
-  return fail(name, code.status(),
-              code.status().code() == StatusCode::kInternal ? kExitBug : kExitModel);
+  switch (code.status().code()) {
+    case StatusCode::kInternal: return fail(name, code.status(), kExitBug);
+    case StatusCode::kExhausted: return fail(name, code.status(), kExitFailed);
+    default: return fail(name, code.status(), kExitModel);
+  }
 }
 
 }  // namespace tandem

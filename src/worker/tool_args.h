@@ -15,6 +15,7 @@ struct ToolArgs {
   std::vector<int> model_fds;            // parts of the model, in order; empty: none
   std::vector<std::string> model_names;  // one each, for messages
   int text_fd = -1;
+  int out_fd = -1;  // open for reading and writing
   std::map<std::string, std::string> values;  // "--prompt" -> "512"
   std::set<std::string> flags;                // "--json"
 
@@ -43,6 +44,7 @@ Result<int> tool_inspect(const ToolContext& context);
 Result<int> tool_tokenize(const ToolContext& context);
 Result<int> tool_bench(const ToolContext& context);
 Result<int> tool_eval(const ToolContext& context);
+Result<int> tool_quantize(const ToolContext& context);
 Result<int> tool_doctor(const ToolContext& context);
 
 }  // namespace tandem

@@ -1,0 +1,40 @@
+// What a requantized model will be, before a weight is read: each tensor's type and place, the file's
+// header and size. Immutable after plan_quantize.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "gguf/gguf_reader.h"
+#include "quantize/quantize_target.h"
+
+namespace tandem {
+
+struct TensorPlan {
+  const GgufTensor* source = nullptr;  // in the model
+  GgmlType type = GgmlType::kF32;      // to be written in
+  // Bytes are copied as they are (type is the source's), else each row goes through floats.
+  void (*quantize_row)(const float* x, int64_t n, uint8_t* blocks) = nullptr;
+  bool is_stand_in = false;  // the wanted type's blocks do not divide this row
+  int64_t n_rows = 0, row_values = 0;
+  int64_t source_row_bytes = 0, row_bytes = 0;
+  int64_t n_bytes = 0;   // n_rows * row_bytes
+  int64_t padding = 0;   // zero bytes before the data
+};
+
+struct QuantizePlan {
+  std::vector<TensorPlan> tensors;  // in the order of the file
+  std::string header;               // everything before the first tensor's padding
+  int64_t file_bytes = 0;
+};
+
+// Every tensor of two or more dimensions becomes `target` (its stand-in where a row does not divide into its blocks), but
+// norms and the routers of mixtures (*norm*, ffn_gate_inp) and all of one dimension stay or become F32; integers are copied.
+// Metadata is the model's own, with general.file_type and general.quantization_version set and split.* left out.
+// kInvalidArgument: nothing in it to quantize. kUnimplemented: a tensor's type that can only be stored.
+// `model` must outlive the plan.
+Result<QuantizePlan> plan_quantize(const GgufModel& model, const QuantizeTarget& target);
+
+}  // namespace tandem
