@@ -93,14 +93,15 @@ KvType kv_type_in_force(const CpuBackendOptions& options) {
 }  // namespace
 
 Result<CpuMemory> plan_cpu_memory(const ModelConfig& config, const ModelWeights& weights,
-                                  const CpuBackendOptions& options, int n_tokens, int n_logit_rows) {
+                                  const CpuBackendOptions& options, int n_tokens, int n_logit_rows,
+                                  int context_tokens) {
   CpuMemory memory;
   CHECK_ASSIGN(memory.weights_bytes, PackedModel::bytes_needed(weights, *options.kernels, options.pack.library != nullptr));
   KvPools pools(config, *options.kernels, kv_type_in_force(options), options.page_size);
   OmpTeam team(options.n_threads);
   const PackedModel unused{};
   const CpuForward forward(config, unused, *options.kernels, &pools, &team, options.float_activations);
-  memory.scratch_bytes = forward.most_scratch_bytes(n_tokens, n_logit_rows) +
+  memory.scratch_bytes = forward.most_scratch_bytes(n_tokens, n_logit_rows, context_tokens) +
                          kSamplerBytesPerToken * config.vocab_size * options.n_threads;
   memory.page_bytes = pools.page_bytes();
   return memory;

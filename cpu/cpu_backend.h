@@ -27,11 +27,13 @@ struct CpuBackendOptions {
 // What a backend will need, before it is made.
 struct CpuMemory {
   int64_t weights_bytes = 0;        // packed
-  int64_t scratch_bytes = 0;        // at most, in steps of n_tokens tokens with n_logit_rows rows of logits
+  int64_t scratch_bytes = 0;        // at most, in steps of n_tokens tokens with n_logit_rows rows of logits, no
+                                    // sequence longer than context_tokens
   std::vector<int64_t> page_bytes;  // as Backend::page_bytes
 };
 Result<CpuMemory> plan_cpu_memory(const ModelConfig& config, const ModelWeights& weights,
-                                  const CpuBackendOptions& options, int n_tokens, int n_logit_rows);
+                                  const CpuBackendOptions& options, int n_tokens, int n_logit_rows,
+                                  int context_tokens);
 
 // Packs the weights (once, here). `weights` may be dropped afterwards.
 Result<std::unique_ptr<Backend>> create_cpu_backend(const ModelConfig& config, const ModelWeights& weights,

@@ -124,10 +124,12 @@ size_t CpuForward::scratch_of_a_thread() const {
   return round_up(std::max(attention_bytes, static_cast<size_t>(widest_) * sizeof(float)));
 }
 
-int64_t CpuForward::most_scratch_bytes(int n_tokens, int n_logit_rows) const {
+int64_t CpuForward::most_scratch_bytes(int n_tokens, int n_logit_rows, int context_tokens) const {
   CpuForward sizes(config_, model_, kernels_, kv_, team_, float_activations_);
   const size_t row = static_cast<size_t>(config_.vocab_size) * sizeof(float);
+  const int64_t records = plan_.most_record_floats(team_->n_threads(), n_tokens, context_tokens);
   return static_cast<int64_t>(sizes.place_step(nullptr, std::max(n_tokens, std::min(2 * n_tokens, 64))) +
+                              static_cast<size_t>(records) * sizeof(float) +
                               row * static_cast<size_t>(std::max(n_logit_rows, std::min(2 * n_logit_rows, 64))) +
                               scratch_of_a_thread() * static_cast<size_t>(team_->n_threads()));
 }
@@ -165,7 +167,8 @@ Status CpuForward::reserve(int n_tokens, int n_logit_rows) {
 Status CpuForward::reserve_records() {
   const int64_t needed = plan_.n_record_floats();
   if (needed <= max_record_floats_) return ok_status();
-  const int64_t n = std::max(needed, 2 * max_record_floats_);  // a context grows step by step
+  // A context grows step by step; an eighth more each time keeps near what most_scratch_bytes says.
+  const int64_t n = needed + needed / 8;
   max_record_floats_ = 0;
   record_memory_ = Arena();
   CHECK_ASSIGN(record_memory_, Arena::allocate(static_cast<size_t>(n) * sizeof(float), "attention in parts"));
@@ -400,11 +403,9 @@ void CpuForward::attend(TeamMember& t, int layer) {
         kernels_.attention(p, piece.kv_head, piece.token_begin, piece.token_end, thread_scratch(t));
         continue;
       }
-      const int64_t group = l.n_heads / l.n_kv_heads;
-      float* records = reinterpret_cast<float*>(record_memory_.data()) + piece.records +
-                       piece.kv_head * group * attention_record_floats(l.head_dim);
-      kernels_.attention_parts(p, piece.kv_head, piece.token_begin, piece.part_begin, piece.part_end, records,
-                               plan_.part_stride(l.kv_group), thread_scratch(t));
+      kernels_.attention_parts(p, piece.kv_head, piece.token_begin, piece.token_end, piece.part_begin, piece.part_end,
+                               reinterpret_cast<float*>(record_memory_.data()) + piece.records, piece.stride,
+                               thread_scratch(t));
     }
   });
 }
@@ -412,13 +413,17 @@ void CpuForward::attend(TeamMember& t, int layer) {
 // The heads of a token whose attention was computed in parts.
 void CpuForward::join_attention(const TeamMember& t, int64_t token, int layer) {
   const LayerConfig& l = config_.layers[static_cast<size_t>(layer)];
-  const SplitToken& split = plan_.split(l.kv_group, token);
-  if (split.n_parts == 0) return;
-  const float* records = reinterpret_cast<const float*>(record_memory_.data()) + split.records;
-  float* out = attn_ + token * l.n_heads * l.head_dim;
-  for (int h = 0; h < l.n_heads; ++h) {
-    kernels_.attention_join(kv_->layout(layer), records + h * attention_record_floats(l.head_dim), split.n_parts,
-                            plan_.part_stride(l.kv_group), out + int64_t{h} * l.head_dim, thread_scratch(t));
+  const int group = l.n_heads / l.n_kv_heads;
+  const int64_t record_floats = attention_record_floats(l.head_dim);
+  for (int kv_head = 0; kv_head < l.n_kv_heads; ++kv_head) {
+    const SplitToken& split = plan_.split(l.kv_group, token, kv_head);
+    if (split.n_parts == 0) continue;
+    const float* record = reinterpret_cast<const float*>(record_memory_.data()) + split.records +
+                          split.index * group * record_floats;
+    float* out = attn_ + (token * l.n_heads + kv_head * group) * l.head_dim;
+    for (int h = 0; h < group; ++h, record += record_floats, out += l.head_dim) {
+      kernels_.attention_join(kv_->layout(layer), record, split.n_parts, split.stride, out, thread_scratch(t));
+    }
   }
 }
 

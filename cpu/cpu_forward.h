@@ -28,9 +28,9 @@ class CpuForward {
   // logit_rows. kInvalidArgument: nothing was computed. kExhausted: no memory for a step of this size.
   Status run(const StepBatch& batch);
   std::span<const float> logits(int i) const;  // of logit_rows[i]; valid until the next run
-  // Of this object after any steps of up to n_tokens tokens and n_logit_rows rows. Reads no weight: `model` may be
-  // empty.
-  int64_t most_scratch_bytes(int n_tokens, int n_logit_rows) const;
+  // Of this object after any steps of up to n_tokens tokens and n_logit_rows rows, each token behind fewer than
+  // context_tokens. Reads no weight: `model` may be empty.
+  int64_t most_scratch_bytes(int n_tokens, int n_logit_rows, int context_tokens) const;
 
  private:
   // One of the products that a phase computes from the same activations: out = act * weight^T.

@@ -17,21 +17,24 @@ struct TokenPlace {
 };
 
 // Attention of some neighbouring tokens of one sequence, for the heads of one K/V head: whole, or parts
-// [part_begin, part_end) of one token's keys (kernel_table.h), whose records go to the records' float
-// `records` and on.
+// [part_begin, part_end) of their keys (kernel_table.h), whose records go to the records' float `records` and
+// on, those of the next part `stride` floats further.
 struct AttentionPiece {
   const StepItem* item;
   int kv_head;
   int token_begin, token_end;  // within the item
   int part_begin, part_end;    // equal: whole
-  int64_t records;
+  int64_t records, stride;
   int64_t cost;                // queries x keys
 };
 
-// A token whose attention was computed in parts: records [n_parts][n_heads][attention_record_floats].
+// Whether the heads of one K/V head of a token were computed in parts, and where: part i of the token that is
+// `index`-th of those that share a piece has its records [head][attention_record_floats] at `records` +
+// i * `stride`, behind those of the tokens before it.
 struct SplitToken {
   int n_parts;  // 0: computed whole
-  int64_t records;
+  int index;
+  int64_t records, stride;
 };
 
 // Tokens that share a pass over the K/V: more saves reading K/V, fewer balances better.
@@ -51,25 +54,35 @@ class CpuStepPlan {
   const std::vector<AttentionPiece>& pieces(int kv_group) const {
     return groups_[static_cast<size_t>(kv_group)].pieces;
   }
-  const SplitToken& split(int kv_group, int64_t token) const {
-    return groups_[static_cast<size_t>(kv_group)].split[static_cast<size_t>(token)];
+  const SplitToken& split(int kv_group, int64_t token, int kv_head) const {
+    const Group& g = groups_[static_cast<size_t>(kv_group)];
+    return g.split[static_cast<size_t>(token * g.n_kv_heads + kv_head)];
   }
-  // Floats between the records of two parts of a token.
-  int64_t part_stride(int kv_group) const { return groups_[static_cast<size_t>(kv_group)].part_stride; }
   int64_t n_record_floats() const { return n_record_floats_; }  // of the group that needs most
+  // At most, in any step of n_tokens tokens behind up to n_keys keys.
+  int64_t most_record_floats(int n_threads, int n_tokens, int n_keys) const;
 
  private:
   struct Group {
-    int64_t part_stride = 0;
+    int n_kv_heads = 0;
+    int64_t record_floats = 0;  // of one token's heads of one K/V head, in the layer that needs most
     std::vector<AttentionPiece> pieces;
-    std::vector<SplitToken> split;  // [n_tokens]
+    std::vector<SplitToken> split;  // [n_tokens][n_kv_heads]
   };
-  void build_group(const KvGroup& group, int n_threads, Group* out);
+  void cut_by_tokens(const KvGroup& group, int n_threads, Group* out) const;
+  void cut_by_keys(const KvGroup& group, int n_threads, Group* out);
+  struct Records {
+    int64_t n_floats, limit;
+  };
+  static int64_t record_limit(const Group& group, int n_threads, int64_t n_tokens, int64_t n_keys);
+  static bool split_piece(const KvGroup& group, const AttentionPiece& whole, int64_t most, Group* out, Records* records);
 
   const ModelConfig& config_;
   const StepBatch* batch_ = nullptr;
   std::vector<TokenPlace> places_;
   std::vector<Group> groups_;
+  std::vector<AttentionPiece> whole_;  // scratch of cut_by_keys, as is loads_
+  std::vector<int64_t> loads_;
   int64_t n_record_floats_ = 0;
 };
 

@@ -19,9 +19,11 @@ size_t attention_scratch_bytes(const AttentionParams& p, int n_tokens) {
   return paged::attention_scratch_bytes(p, n_tokens);
 }
 
-void attention_parts(const AttentionParams& p, int kv_head, int token, int part_begin, int part_end,
-                     float* records, int64_t stride, uint8_t* scratch) {
-  paged::attention_parts(p, kv_head, token, part_begin, part_end, records, stride, scratch);
+void attention_parts(const AttentionParams& p, int kv_head, int token_begin, int token_end,
+                     int part_begin, int part_end, float* records, int64_t stride,
+                     uint8_t* scratch) {
+  paged::attention_parts(p, kv_head, token_begin, token_end, part_begin, part_end, records, stride,
+                         scratch);
 }
 
 void attention_join(const KvLayout& layout, const float* records, int n_parts, int64_t stride,

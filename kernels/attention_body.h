@@ -594,19 +594,25 @@ void attention(const AttentionParams& p, int kv_head, int token_begin, int token
   }
 }
 
-void attention_parts(const AttentionParams& p, int kv_head, int token, int part_begin, int part_end,
-                     float* records, int64_t stride, uint8_t* scratch) {
+void attention_parts(const AttentionParams& p, int kv_head, int token_begin, int token_end,
+                     int part_begin, int part_end, float* records, int64_t stride,
+                     uint8_t* scratch) {
   if (!is_served(p.layout)) {
-    return ref::attention_parts(p, kv_head, token, part_begin, part_end, records, stride, scratch);
+    return ref::attention_parts(p, kv_head, token_begin, token_end, part_begin, part_end, records,
+                                stride, scratch);
   }
   const PartFunction attend = part_function(p.layout.type);
   Row* rows = carve(p, scratch).rows;
-  RowBlock b = {p, kv_head, rows, group_of(p), records};
-  find_rows(p, kv_head, token, b.n_rows, rows);
-  const int end = part_end * kAttentionPartKeys;
-  const int next_last = rows[0].pos < end ? rows[0].pos : end - 1;
-  for (int part = part_begin; part < part_end; ++part, b.records += stride) {
-    attend(b, part, next_last);
+  const int step = tokens_at_once(p), end = part_end * kAttentionPartKeys;
+  for (int t = token_begin; t < token_end; t += step) {
+    const int n_rows = (token_end - t < step ? token_end - t : step) * group_of(p);
+    RowBlock b = {p, kv_head, rows, n_rows, records};
+    find_rows(p, kv_head, t, n_rows, rows);
+    const int last = rows[n_rows - 1].pos, next_last = last < end ? last : end - 1;
+    for (int part = part_begin; part < part_end; ++part, b.records += stride) {
+      attend(b, part, next_last);
+    }
+    records += n_rows * attention_record_floats(p.layout.head_dim);
   }
 }
 

@@ -185,16 +185,19 @@ void attention(const AttentionParams& p, int kv_head, int token_begin, int token
   }
 }
 
-void attention_parts(const AttentionParams& p, int kv_head, int token, int part_begin, int part_end,
-                     float* records, int64_t stride, uint8_t* scratch) {
+void attention_parts(const AttentionParams& p, int kv_head, int token_begin, int token_end,
+                     int part_begin, int part_end, float* records, int64_t stride,
+                     uint8_t* scratch) {
   const int head_dim = p.layout.head_dim, group = p.n_heads / p.layout.n_kv_heads;
   double* acc = reinterpret_cast<double*>(scratch);
   for (int part = part_begin; part < part_end; ++part, records += stride) {
-    for (int i = 0; i < group; ++i) {
-      const int64_t head = static_cast<int64_t>(kv_head * group + i);
-      const float* q = p.q + token * p.q_stride + head * head_dim;
-      attend_part(p, kv_head, p.first_pos + token, part, q,
-                  records + i * attention_record_floats(head_dim), acc);
+    float* record = records;
+    for (int t = token_begin; t < token_end; ++t) {
+      for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+        const float* q = p.q + t * p.q_stride + static_cast<int64_t>(h) * head_dim;
+        attend_part(p, kv_head, p.first_pos + t, part, q, record, acc);
+        record += attention_record_floats(head_dim);
+      }
     }
   }
 }

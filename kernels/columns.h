@@ -29,8 +29,9 @@ void kv_append(const KvLayout& layout, uint8_t* page, int slot, const float* k, 
 void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end,
                uint8_t* scratch);
 size_t attention_scratch_bytes(const AttentionParams& p, int n_tokens);
-void attention_parts(const AttentionParams& p, int kv_head, int token, int part_begin, int part_end,
-                     float* records, int64_t stride, uint8_t* scratch);
+void attention_parts(const AttentionParams& p, int kv_head, int token_begin, int token_end,
+                     int part_begin, int part_end, float* records, int64_t stride,
+                     uint8_t* scratch);
 void attention_join(const KvLayout& layout, const float* records, int n_parts, int64_t stride,
                     float* out, uint8_t* scratch);
 int64_t peak_int8(int64_t iterations, int32_t* sink);
@@ -60,8 +61,9 @@ uint64_t peak_read(const uint8_t* data, size_t bytes);
   void attention(const AttentionParams& p, int kv_head, int token_begin, int token_end,              \
                  uint8_t* scratch);                                                                  \
   size_t attention_scratch_bytes(const AttentionParams& p, int n_tokens);                            \
-  void attention_parts(const AttentionParams& p, int kv_head, int token, int part_begin,             \
-                       int part_end, float* records, int64_t stride, uint8_t* scratch);              \
+  void attention_parts(const AttentionParams& p, int kv_head, int token_begin, int token_end,        \
+                       int part_begin, int part_end, float* records, int64_t stride,                 \
+                       uint8_t* scratch);                                                            \
   void attention_join(const KvLayout& layout, const float* records, int n_parts, int64_t stride,     \
                       float* out, uint8_t* scratch);                                                 \
   int64_t peak_int8(int64_t iterations, int32_t* sink);                                              \

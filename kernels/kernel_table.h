@@ -138,12 +138,14 @@ struct KernelTable {
                     uint8_t* scratch);
   size_t (*attention_scratch_bytes)(const AttentionParams& p, int n_tokens);
   // The same in two steps, for rows so long that several threads share them. attention_parts: the
-  // records of query row `token` for the keys of parts [part_begin, part_end), each of which holds
-  // some key the row sees: a part's lie `stride` floats after the last part's, its heads (all of
-  // kv_head) attention_record_floats apart; p.out is not used. attention_join: one head's result
+  // records of query rows [token_begin, token_end) for the keys of parts [part_begin, part_end), each
+  // of which holds some key that one of the rows sees: a part's lie `stride` floats after the last
+  // part's, [token][head of kv_head] attention_record_floats apart; p.out is not used. A row that
+  // sees nothing of a part has a record that changes nothing. attention_join: one head's result
   // [head_dim] from its parts in ascending order, `stride` floats apart.
-  void (*attention_parts)(const AttentionParams& p, int kv_head, int token, int part_begin,
-                          int part_end, float* records, int64_t stride, uint8_t* scratch);
+  void (*attention_parts)(const AttentionParams& p, int kv_head, int token_begin, int token_end,
+                          int part_begin, int part_end, float* records, int64_t stride,
+                          uint8_t* scratch);
   void (*attention_join)(const KvLayout& layout, const float* records, int n_parts, int64_t stride,
                          float* out, uint8_t* scratch);
 

@@ -163,6 +163,7 @@ class Scheduler {
   bool may_join(const Sequence& s) const;
   void keep_lane(Sequence* s);
   void add_lanes();
+  double pool_usage() const;
 
   // scheduler_swap.cc: the swap tier
   bool grow(Sequence* s, int n_tokens);
@@ -226,7 +227,7 @@ class Scheduler {
   uint64_t batch_ = 0;               // number of the batch in progress, or of the last one
   struct Lane {                      // of a sequence that has ended
     std::unique_ptr<PageTable> pages;
-    int pos;
+    int pos;                         // computed last
     int32_t token;
   };
   std::vector<Lane> lanes_;

@@ -57,14 +57,20 @@ int Scheduler::timely_chunk(const Sequence& s, int n_tokens) const {
   return is_first ? std::min(n_tokens, std::max(low, kLeastChunk)) : low;
 }
 
+// Share of the device's pages that are used, in the group where it is largest.
+double Scheduler::pool_usage() const {
+  double usage = 0;
+  for (int g = 0; g < pool_.n_groups(); ++g)
+    usage = std::max(usage, 1.0 - static_cast<double>(pool_.n_free(g)) / std::max(1, pool_.n_pages(g)));
+  return usage;
+}
+
 // Above kHighUsage the limit is one less than what runs, which closes admission and preempts nobody;
 // as sequences end, it follows them down. Where pages ran out all the same, it falls to what is left.
 // Below kLowUsage it rises again.
 void Scheduler::adapt_batch_limit(int64_t now_us) {
   if (!options_.adapts_batch_limit) return;
-  double usage = 0;
-  for (int g = 0; g < pool_.n_groups(); ++g)
-    usage = std::max(usage, 1.0 - static_cast<double>(pool_.n_free(g)) / std::max(1, pool_.n_pages(g)));
+  double usage = pool_usage();
   bool has_overflowed = std::exchange(has_overflowed_, false);
   if (usage > kHighUsage || has_overflowed) {
     limit_changed_us_ = now_us;
@@ -109,15 +115,18 @@ bool Scheduler::may_join(const Sequence& s) const {
 // An ended sequence whose lane is computed on, if there is a page for one more position.
 void Scheduler::keep_lane(Sequence* s) {
   if (options_.batching != Batching::kStaticPadded || s->request->request.hands_off || !s->pages.grow(s->n_computed + 1)) return;
-  Lane lane{std::make_unique<PageTable>(&pool_, &options_.windows, options_.page_size), s->n_computed,
+  Lane lane{std::make_unique<PageTable>(&pool_, &options_.windows, options_.page_size), s->n_computed - 1,
             s->token_at(std::min(s->n_computed, s->n_tokens() - 1))};
   lane.pages->take(&s->pages);
   lanes_.push_back(std::move(lane));
 }
 
-// Each lane computes the position behind its end, again and again: always the same numbers.
+// Each lane goes on behind its end, as a batch does that does not look at its members; at the end of the context, and
+// where the pool becomes full, it computes its last position again and again: it must not press on those that run.
 void Scheduler::add_lanes() {
-  for (const Lane& lane : lanes_) {
+  for (Lane& lane : lanes_) {
+    bool has_page = lane.pos + 2 <= lane.pages->n_entries(0) * options_.page_size;
+    if (lane.pos + 1 < limit_ && (has_page || pool_usage() < kLowUsage) && lane.pages->grow(lane.pos + 2)) ++lane.pos;
     StepItem item;
     item.first_pos = lane.pos;
     item.first_token = static_cast<int>(plan_.batch.tokens.size());

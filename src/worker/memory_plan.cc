@@ -42,7 +42,7 @@ Result<KvBudget> plan_pool(const ModelConfig& config, const Config& settings, co
 Result<ipc::MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   const int n_rows = static_cast<int>(in.settings.batch_max_batch_size);
   const int n_tokens = n_rows + static_cast<int>(in.settings.batch_prefill_chunk_tokens);
-  CHECK_ASSIGN(const CpuMemory cpu, plan_cpu_memory(in.config, in.weights, in.backend, n_tokens, n_rows));
+  CHECK_ASSIGN(const CpuMemory cpu, plan_cpu_memory(in.config, in.weights, in.backend, n_tokens, n_rows, in.context_tokens));
   CHECK_ASSIGN(const KvBudget pool, plan_pool(in.config, in.settings, in.host, in.context_tokens, cpu.page_bytes));
   ipc::MemoryPlan plan;
   plan.weights_bytes = cpu.weights_bytes;

@@ -177,7 +177,7 @@ void decode(const BenchSetup& b, const Shape& shape, int n_keys) {
         const int kv_head = item / n_parts, part = item % n_parts;
         const int end = std::min(n_parts, part + n_items * (thread + 1) / b.n_threads - item);
         float* at = &records[static_cast<size_t>((part * shape.n_heads + kv_head * group) * record)];
-        t.attention_parts(p, kv_head, 0, part, end, at, shape.n_heads * record,
+        t.attention_parts(p, kv_head, 0, 1, part, end, at, shape.n_heads * record,
                           scratch[thread]->data());
         item += end - part;
       }

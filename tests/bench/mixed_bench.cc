@@ -47,7 +47,7 @@ class Bench {
     for (int i = 0; i < step.n_streams; ++i) add(1, scene_.depth, pages_.data() + i * each, true);
     if (step.chunk > 0) add(step.chunk, step.first_pos, pages_.data() + scene_.n_streams * each, false);
     const int64_t begin = monotonic_us();
-    if (!backend_->forward(batch_).ok()) std::fprintf(stderr, "forward failed\n"), std::exit(1);
+    check(backend_->forward(batch_));
     sample();
     return 1e-3 * static_cast<double>(monotonic_us() - begin);
   }
@@ -77,7 +77,11 @@ class Bench {
       requests_[i].logit_row = static_cast<int>(i);
       requests_[i].params = &greedy;
     }
-    if (!requests_.empty()) backend_->sample(requests_, results_);
+    if (!requests_.empty()) check(backend_->sample(requests_, results_));
+  }
+
+  static void check(const Status& status) {
+    if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str()), std::exit(1);
   }
 
   Backend* const backend_;

@@ -147,9 +147,9 @@ TEST_CASE("a row's logits do not depend on which rows are asked for") {
   }
 }
 
-// A step with few rows splits long ones along their keys (cpu/step_plan.cc); the bits must not show it.
+// A step with few tokens splits long rows along their keys (cpu/step_plan.cc); the bits must not show it.
 TEST_CASE("a long row's logits do not depend on how many threads share its keys") {
-  constexpr int kLong = 2 * kAttentionPartKeys + 70, kLast = 12;
+  constexpr int kLong = 2 * kAttentionPartKeys + 70, kLast = 72;
   for (const Setting& s : {kSettings[0], kSettings[1], kSettings[3]}) {
     const TinyModel model = make_tiny_model(s.kind, s.type, 21);
     const size_t vocab = static_cast<size_t>(model.config.vocab_size);
@@ -169,7 +169,7 @@ TEST_CASE("a long row's logits do not depend on how many threads share its keys"
         add_item(&prompt, &sequence, kLong - kLast);
         prompt.logit_rows.clear();
         run_step(team.get(), prompt);
-        for (int n : {1, 1, 3, 4, 2, 1}) {
+        for (int n : {1, 1, 3, 33, 9, 20, 4, 1}) {
           const size_t at = static_cast<size_t>(sequence.n_done) * vocab;
           StepBatch batch;
           add_item(&batch, &sequence, n);

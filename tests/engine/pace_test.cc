@@ -180,6 +180,8 @@ TEST_CASE("static batching: a batch forms when full or after a wait; ended lanes
     for (int i = 0; i < 10; ++i) REQUIRE(run.step());
     CHECK(run.n_items == (is_padded ? 4 : 1));
     CHECK(run.scheduler.n_running() == 1);
+    // 19 positions are two pages; those that ended after 13 and 15 go on to as many.
+    CHECK(run.scheduler.pool().n_used() == 2 * run.n_items);
     for (int i = 0; i < 10; ++i) REQUIRE(run.step());
     CHECK(run.step());  // the fifth has waited long enough
     CHECK(run.n_items == 1);

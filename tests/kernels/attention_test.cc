@@ -222,17 +222,17 @@ TEST_CASE("attention in parts by several callers has the bits of one call") {
       const int64_t record = attention_record_floats(c.head_dim), stride = c.n_heads * record + 16;
       std::vector<float> records(stride * n_parts, -7.0f);
       for (int i = n_parts - 1; i >= 1; --i) {  // in any order
-        t->attention_parts(p, 0, token, first + i, first + i + 1, &records[i * stride], stride,
+        t->attention_parts(p, 0, token, token + 1, first + i, first + i + 1, &records[i * stride], stride,
                            scratch.data());
       }
-      t->attention_parts(p, 0, token, first, first + 1, &records[0], stride, scratch.data());
+      t->attention_parts(p, 0, token, token + 1, first, first + 1, &records[0], stride, scratch.data());
       for (int h = 0; h < c.n_heads; ++h) {
         t->attention_join(p.layout, &records[h * record], n_parts, stride, &joined[h * c.head_dim],
                           scratch.data());
       }
       CHECK(memcmp(whole.data(), joined.data(), whole.size() * 4) == 0);
       std::fill(joined.begin(), joined.end(), 0.0f);
-      t->attention_parts(p, 0, token, first, first + n_parts, &records[0], stride, scratch.data());
+      t->attention_parts(p, 0, token, token + 1, first, first + n_parts, &records[0], stride, scratch.data());
       for (int h = 0; h < c.n_heads; ++h) {
         t->attention_join(p.layout, &records[h * record], n_parts, stride, &joined[h * c.head_dim],
                           scratch.data());
@@ -242,6 +242,44 @@ TEST_CASE("attention in parts by several callers has the bits of one call") {
         t->attention_join(p.layout, &records[0], n_parts - 1, stride, &joined[0], scratch.data());
         CHECK(memcmp(whole.data(), joined.data(), c.head_dim * 4) != 0);
       }
+    }
+  }
+}
+
+// A chunk's rows do not all see the same parts: the last few may reach into one that the first do not, and with a
+// window the first into one that the last have left.
+TEST_CASE("neighbouring tokens in parts have the bits of one call") {
+  const KernelTable* t = tested_column();
+  if (!t) return;
+  for (const Case& c : kLongCases) {
+    const auto s = make_setup(c, *t, kLongTokens);
+    AttentionParams& p = s->p;
+    std::vector<float> whole(s->q.size()), joined(s->q.size());
+    AlignedBytes scratch(t->attention_scratch_bytes(p, kLongTokens));
+    const int64_t record = attention_record_floats(c.head_dim);
+    for (const auto& [begin, end] : {std::pair{0, 3}, {kAttentionPartKeys - 3, kAttentionPartKeys + 2},
+                                     {kLongTokens - 200, kLongTokens}, {2 * kAttentionPartKeys - 1, kLongTokens}}) {
+      INFO(c.name << " tokens " << begin << " to " << end);
+      p.out = whole.data();
+      t->attention(p, 0, begin, end, scratch.data());
+      const int first = (c.window > 0 ? std::max(0, begin - c.window + 1) : 0) / kAttentionPartKeys;
+      const int n_parts = (end - 1) / kAttentionPartKeys + 1 - first;
+      const int64_t stride = (end - begin) * c.n_heads * record + 16;
+      std::vector<float> records(stride * n_parts, -7.0f);
+      for (int i = n_parts - 1; i >= 0; i -= 2) {  // in any order, one or two at once
+        const int from = std::max(0, i - 1);
+        t->attention_parts(p, 0, begin, end, first + from, first + i + 1, &records[from * stride], stride,
+                           scratch.data());
+      }
+      for (int token = begin; token < end; ++token) {
+        for (int h = 0; h < c.n_heads; ++h) {
+          const int64_t row = int64_t{token} * c.n_heads + h;
+          t->attention_join(p.layout, &records[((token - begin) * c.n_heads + h) * record], n_parts, stride,
+                            &joined[row * c.head_dim], scratch.data());
+        }
+      }
+      const size_t at = static_cast<size_t>(begin * p.out_stride), n = static_cast<size_t>((end - begin) * p.out_stride);
+      CHECK(memcmp(&whole[at], &joined[at], n * sizeof(float)) == 0);
     }
   }
 }

@@ -26,13 +26,15 @@ def names_once(pairs):
 
 
 class Appliance:
-    """One tandemd and its workers. `settings` are section.key=value strings; `prefix` is a command that runs the rest."""
+    """One tandemd and its workers. `settings` are section.key=value strings; `prefix` is a command that runs the rest; without
+    a model it serves the default of its state folder."""
 
-    def __init__(self, state, model=SMOLLM2, settings=(), wait_ready=True, prefix=()):
+    def __init__(self, state, model=SMOLLM2, settings=(), wait_ready=True, prefix=(), port=0):
         self.state = str(state)
         os.makedirs(self.state, exist_ok=True)
         self.log_path = os.path.join(self.state, "tandemd.log")
-        command = [*prefix, os.path.join(BIN, "tandem"), "serve", "--model", str(model), "--port", "0", "--state", self.state]
+        command = [*prefix, os.path.join(BIN, "tandem"), "serve", "--port", str(port), "--state", self.state]
+        command += ["--model", str(model)] if model else []
         for setting in settings:
             command += ["--set", setting]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=open(self.log_path, "wb"))

@@ -2,13 +2,17 @@
 import concurrent.futures
 import json
 import os
+import signal
 import socket
 import struct
+import subprocess
 import threading
 import time
+import urllib.error
 
+import psutil
 import pytest
-from conftest import GEMMA3, sse_events
+from conftest import BIN, GEMMA3, SMOLLM2, Appliance, sse_events
 
 CHAT = "/v1/chat/completions"
 USER = [{"role": "user", "content": "Count from one to fifty in words."}]
@@ -70,6 +74,41 @@ def test_c16_c29_prompts_around_the_limit(start):
                 assert error["code"] == "context_length_exceeded" and "64" in error["message"] and str(n) in error["message"]
     assert a.post(CHAT, {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4})[0] == 200
     a.wait_idle()
+
+
+def test_c26_nobody_gets_what_another_conversation_left(start):
+    """Twenty conversations with a secret each, in turns through two places, a pool that holds four of them, a swap tier: what is
+    kept and restored between the turns must be one's own. The last begins with a token that all others begin with, too."""
+    def ask(i):
+        return [{"role": "user", "content": f"My locker has the number {7919 * (i + 3) % 10007}. Please remember it. " + "It is red. " * 30}]
+
+    def turn(a, messages):
+        status, text, _ = a.post(CHAT, {"messages": messages, "max_tokens": 12, "temperature": 0, "ignore_eos": True})
+        assert status == 200, text
+        body = json.loads(text)
+        return body["choices"][0]["message"]["content"], body["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def converse(a, n_at_once):
+        chats, cached = [ask(i) for i in range(20)], 0
+        first = tokens(a, "x")[:1] + [2000 + 7 * i for i in range(150)]
+        with concurrent.futures.ThreadPoolExecutor(n_at_once) as pool:
+            for question in ("", "Which number has my locker?", "And which colour?"):
+                for chat in chats if question else []:
+                    chat.append({"role": "user", "content": question})
+                for chat, (answer, n_cached) in zip(chats, pool.map(lambda c: turn(a, c), chats)):
+                    chat.append({"role": "assistant", "content": answer})
+                    cached += n_cached
+        stranger = a.post("/v1/completions", {"prompt": first, "max_tokens": 12, "temperature": 0, "ignore_eos": True})
+        return [c[1::2] for c in chats], json.loads(stranger[1])["choices"][0]["text"], cached
+
+    page = 368640  # bytes, as above
+    small = start(settings=["batch.max_batch_size=2", f"cache.kv_pool_bytes={60 * page}", f"cache.swap_pool_bytes={40 * page}"])
+    plain = start(settings=["batch.max_batch_size=2", "cache.prefix=false"])
+    answers, stranger, cached = converse(small, 2)
+    expected, expected_stranger, none = converse(plain, 1)
+    assert answers == expected and stranger == expected_stranger
+    assert cached > 0 and none == 0
+    small.wait_idle()
 
 
 def test_c28_a_request_that_never_fits_is_refused_at_once(start):
@@ -172,6 +211,74 @@ def test_c32_high_priority_passes_a_full_batch(start):
     a.wait_idle()
 
 
+def test_c36_a_switch_of_the_model_waits_for_nobody_for_ever(tmp_path):
+    """Two clients stream without end and a third keeps asking while the default becomes another model and the service restarts:
+    the streams get until the drain's deadline, then an error event; the port is free at once and the new model is served."""
+    tandem, state = os.path.join(BIN, "tandem"), tmp_path / "state"
+    for name, path in (("first.gguf", SMOLLM2), ("second.gguf", GEMMA3)):
+        subprocess.run([tandem, "model", "add", path, "--state", state, "--name", name], check=True, capture_output=True)
+    subprocess.run([tandem, "model", "default", "first.gguf", "--state", state], check=True)
+    settings = ["workers.drain_timeout_ms=1500", "log.flush_ms=50"]
+    a = Appliance(state, model=None, settings=settings)
+    port = int(a.address.rsplit(":", 1)[1])
+    endless = {"prompt": "Once upon a time", "max_tokens": 7900, "ignore_eos": True, "stream": True, "n": 2}
+    streams, started = [None, None], threading.Barrier(3)
+
+    def stream(i):
+        with socket.create_connection(("127.0.0.1", port)) as s:
+            data = json.dumps(endless).encode()
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                      b"Content-Length: " + str(len(data)).encode() + b"\r\n\r\n" + data)
+            body = s.makefile("rb").read(4000)  # it has begun
+            started.wait(30)
+            while more := s.recv(1 << 16):
+                body += more
+            streams[i] = (body.decode(), time.time())
+
+    late, stop = [], threading.Event()
+
+    def keep_asking():
+        while not stop.is_set():
+            try:
+                status, text, headers = a.post("/v1/completions", {"prompt": "Hello", "max_tokens": 2}, timeout=10)
+                late.append((status, text, headers.get("Retry-After")))
+            except (urllib.error.URLError, OSError):
+                late.append((0, "", None))  # nobody listens
+            time.sleep(0.05)
+
+    threads = [threading.Thread(target=stream, args=(i,)) for i in (0, 1)] + [threading.Thread(target=keep_asking)]
+    for t in threads:
+        t.start()
+    started.wait(30)
+    workers = a.worker_pids()
+    subprocess.run([tandem, "model", "default", "second.gguf", "--state", state], check=True)
+    begun = time.time()
+    a.process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    status, text, _ = a.get("/ready")
+    assert status == 503 and "draining" in text
+    assert a.process.wait(15) == 0
+    ended = time.time()
+    stop.set()
+    for t in threads:
+        t.join(20)
+    assert 1.4 < ended - begun < 8, ended - begun
+    for body, at in streams:
+        assert "[DONE]" not in body and at - begun < 5
+        assert json.loads([line for line in body.split("\n") if line.startswith("data: ")][-1][6:])["error"]["code"] == "aborted"
+    refused = [answer for answer in late if answer[0] == 503]
+    assert refused and all(int(after) >= 1 for _, _, after in refused)
+    assert {answer[0] for answer in late} <= {200, 503, 0}
+    assert not any(psutil.pid_exists(pid) for pid in workers)
+    b = Appliance(state, model=None, settings=settings, port=port)
+    try:
+        assert b.address.endswith(f":{port}") and b.model_name.startswith("second")
+        assert b.post("/v1/completions", {"prompt": "Hello", "max_tokens": 2})[0] == 200
+        assert sum(r["status"] == "aborted" for r in b.rows()) == 2
+    finally:
+        assert b.stop() == 0
+
+
 @pytest.mark.parametrize("messages,good", [
     ([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}], True),
     ([{"role": "user", "content": ""}], True),
@@ -242,6 +349,48 @@ def test_c55_scrapes_change_nothing_and_series_exist_from_the_start(start):
                  "llm_requests_running", "llm_requests_waiting", "llm_preemptions_total", "llm_kv_pages", "llm_worker_up",
                  "llm_worker_restarts_total", "llm_inference_latency_seconds_bucket"):
         assert any(k.split("{")[0] == name for k in first), name
+
+
+def test_c55_counters_are_the_sums_of_the_log(start):
+    """Twenty requests of every kind of end, with known counts; preempted ones computed twice count once."""
+    a = start(settings=["batch.max_batch_size=4", "batch.adaptive_limit=false", "log.flush_ms=50", f"cache.kv_pool_bytes={30 * 368640}"])
+    shared = [1000 + i for i in range(40)]  # two whole pages
+
+    def ask(i, **more):
+        body = {"prompt": shared + [3000 + i], "max_tokens": 5, "ignore_eos": True, "temperature": 0, **more}
+        status, text, _ = a.post("/v1/completions", body)
+        return (status, json.loads(text).get("usage"))
+    usages = [ask(i) for i in range(6)]  # the first fills the cache, five hit it
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:  # 4 x (91 + 90) tokens do not fit 480
+        usages += pool.map(lambda i: ask(i, prompt=[2000 + 100 * i + j for j in range(91)], max_tokens=90), range(4))
+    usages += [ask(i) for i in range(5)]
+    assert all(status == 200 for status, _ in usages)
+    for how in ("fin", "rst", "fin"):
+        leave(a, {"messages": USER, "max_tokens": 4000, "ignore_eos": True, "stream": True}, 3, how)
+    assert ask(0, temperature=9)[0] == 400 and ask(0, prompt=[1000] * 4000)[0] == 400
+    m = a.wait_idle()
+    assert m['llm_preemptions_total{kind="recompute"}'] > 0
+    rows = a.wait_for_rows(20)
+    m = a.metrics()
+    by_status = {}
+    for row in rows:
+        by_status[row["status"]] = by_status.get(row["status"], 0) + 1
+    assert len(rows) == 20 and by_status["length"] == 15 and by_status["cancelled"] == 3, by_status
+    for status, n in by_status.items():
+        assert m[f'llm_requests_total{{outcome="{status}"}}'] == n
+    assert sum(v for k, v in m.items() if k.startswith("llm_requests_total")) == 20
+    for metric, column in (("llm_prompt_tokens_total", "prompt_tokens"), ("llm_generation_tokens_total", "completion_tokens"),
+                           ("llm_prefix_cache_hit_tokens_total", "cached_tokens")):
+        assert m[metric] == sum(row[column] for row in rows), metric
+    answered = [row for row in rows if row["status"] == "length"]
+    assert sum(row["prompt_tokens"] for row in answered) == sum(u["prompt_tokens"] for _, u in usages) == 11 * 41 + 4 * 91
+    assert sum(row["completion_tokens"] for row in answered) == sum(u["completion_tokens"] for _, u in usages) == 11 * 5 + 4 * 90
+    cached = sum(u["prompt_tokens_details"]["cached_tokens"] for _, u in usages)
+    assert sum(row["cached_tokens"] for row in answered) == cached and 5 * 32 <= cached <= 10 * 32  # recomputation is no hit
+    buckets = sorted((float(k.split('le="')[1].split('"')[0]), v) for k, v in m.items()
+                     if k.startswith("llm_time_to_first_token_seconds_bucket"))
+    assert all(x[1] <= y[1] for x, y in zip(buckets, buckets[1:]))
+    assert buckets[-1][1] == m["llm_time_to_first_token_seconds_count"] == 18
 
 
 def test_gemma_serves_completions_and_refuses_chat_without_a_template(start):

@@ -68,6 +68,25 @@ def test_the_predicted_peak_is_the_measured_one(tmp_path_factory, element, pool_
         assert a.stop() == 0
 
 
+def test_the_predicted_peak_of_prefill_and_decode_apart(tmp_path_factory):
+    """Each worker has a pool, buffers and a process; the packed weights are there once."""
+    pool_mib = 192
+    settings = ["workers.both=0", "workers.prefill=1", "workers.decode=1", "cpu.threads=1", f"cache.kv_pool_bytes={pool_mib * MIB}"]
+    a = Appliance(tmp_path_factory.getbasetemp() / f"memory{pool_mib}", settings=settings, wait_ready=False)
+    try:
+        with PeakPss(a.process.pid) as peak:
+            a.wait_ready()
+            touched(a, 2 * pool_mib * MIB)
+            fill(a)
+        memory = a.status()["memory"]
+        predicted = memory["predicted_bytes"]
+        print(f"prefill and decode apart: predicted {predicted / MIB:.1f} MiB, measured {peak.bytes / MIB:.1f} MiB, {memory}")
+        assert memory["other_bytes"] > memory["kv_pool_bytes"]
+        assert abs(peak.bytes - predicted) <= 0.1 * predicted
+    finally:
+        assert a.stop() == 0
+
+
 def test_more_than_the_budget_is_refused_with_the_arithmetic(start):
     a = start(settings=["workers.memory_budget_bytes=314572800", "cache.kv_pool_bytes=268435456"], wait_ready=False)
     wait_for(a, "model refused")
