@@ -56,8 +56,6 @@ Degradation::Degradation(Ladder ladder, Metrics* metrics)
     policy_.skip(RungKind::kWeights4bit, "there is no lean weight set");
     log_info("rung skipped", {{"rung", "weights-4bit"}, {"reason", policy_.skip_reason(RungKind::kWeights4bit)}});
   }
-  if (policy_.skip_reason(RungKind::kBatch).empty())
-    policy_.skip(RungKind::kBatch, "the worker itself holds its batch by the use of its pool");
   export_metrics();
 }
 
@@ -98,6 +96,9 @@ void Degradation::turn(const Inputs& inputs, int64_t now_us) {
     log_warn(change.is_active ? "degradation begins" : "degradation ends", {{"rung", rung_name(change.kind)}, {"why", change.why}});
     metrics_->add(Metric::kDegradationChanges, 1, {rung_name(change.kind)});
   }
+  const bool was_limiting = batch_limit_.is_limiting();
+  batch_limit_.turn(policy_.is_active(RungKind::kBatch), now_us);
+  if (was_limiting && !batch_limit_.is_limiting()) log_info("batch limit is back to all places");
   export_metrics();
 }
 
@@ -109,7 +110,7 @@ void Degradation::export_metrics() {
   }
   for (int i = 0; i < kNumRungs; ++i) {
     auto kind = static_cast<RungKind>(i);
-    metrics_->set(Metric::kDegradationActive, policy_.is_active(kind) ? 1 : 0, {rung_name(kind)});
+    metrics_->set(Metric::kDegradationActive, is_active(kind) ? 1 : 0, {rung_name(kind)});
   }
 }
 
@@ -123,10 +124,16 @@ api::ApiResult<std::string> Degradation::set(const std::string& name, std::optio
   return name + (*pin ? " is pinned on" : " is pinned off");
 }
 
+bool Degradation::is_active(RungKind kind) const {
+  return policy_.is_active(kind) || (kind == RungKind::kBatch && batch_limit_.is_limiting());
+}
+
 std::string Degradation::cause() const {
   std::string text;
-  for (RungKind kind : policy_.active()) {
-    const std::string& why = whys_[static_cast<size_t>(kind)];
+  for (const Rung& rung : policy_.ladder().rungs) {
+    const RungKind kind = rung.kind;
+    if (!is_active(kind)) continue;
+    const std::string why = policy_.is_active(kind) ? whys_[static_cast<size_t>(kind)] : "growing back";
     text += (text.empty() ? "" : ", ") + std::string(rung_name(kind)) + (why.empty() ? "" : " (" + why + ")");
   }
   return text.empty() ? "" : "quality is reduced: " + text;
@@ -144,7 +151,7 @@ DegradationView Degradation::view() const {
     r.name = rung_name(rung.kind);
     for (LoadCause cause : rung.causes) r.causes += (r.causes.empty() ? "" : " ") + std::string(load_cause_name(cause));
     r.enter = rung.enter, r.leave = rung.leave;
-    r.is_active = policy_.is_active(rung.kind);
+    r.is_active = is_active(rung.kind);
     if (auto pin = policy_.pinned(rung.kind)) r.pinned = *pin ? "on" : "off";
     r.skip_reason = policy_.skip_reason(rung.kind);
     v.rungs.push_back(std::move(r));

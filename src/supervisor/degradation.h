@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "admission/batch_limit.h"
 #include "admission/degrade_policy.h"
 #include "api/service.h"
 #include "base/config.h"
@@ -56,18 +57,21 @@ class Degradation {
   void turn(const Inputs& inputs, int64_t now_us);
 
   const DegradePolicy& policy() const { return policy_; }
+  const BatchLimit& batch_limit() const { return batch_limit_; }
   // One sentence on what a pin or its end did.
   api::ApiResult<std::string> set(const std::string& rung, std::optional<bool> pin);
   std::string cause() const;  // "" or what is reduced and why, one sentence
   DegradationView view() const;
 
  private:
+  bool is_active(RungKind kind) const;  // on, or its effect still there
   LoadSample measure(const Inputs& inputs, int64_t now_us);
   void export_metrics();
 
   Metrics* metrics_;
   Load load_;
   DegradePolicy policy_;
+  BatchLimit batch_limit_;
   std::array<std::string, kNumLoadCauses> notes_;
   std::array<std::string, kNumRungs> whys_;
   double gap_sum_s_ = 0;

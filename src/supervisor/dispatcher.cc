@@ -261,9 +261,30 @@ void Dispatcher::dispatch_calls() {
 size_t Dispatcher::n_places(const Request& r) const { return r.n_unfinished(); }
 
 // Batches that nobody joins need the whole next one at hand when they end.
-size_t Dispatcher::places_at(const Lane& lane) const {
+size_t Dispatcher::all_places_at(const Lane& lane) const {
   auto batch = static_cast<size_t>(std::max(1, lane.link->model()->max_batch_size));
   return config_.batch_batching == "continuous" ? batch + kExtraSequences : 2 * batch;
+}
+
+size_t Dispatcher::places_at(const Lane& lane) const {
+  const BatchLimit& limit = degradation_->batch_limit();
+  if (!limit.is_limiting()) return all_places_at(lane);
+  return limit.apply(static_cast<size_t>(std::max(1, lane.link->model()->max_batch_size)));
+}
+
+// Who waits now though the worker has a place that the rung `batch` keeps free is touched by it, and so are those behind.
+void Dispatcher::mark_held_back(const Request& first) {
+  if (!degradation_->batch_limit().is_limiting()) return;
+  const bool has_place = std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
+    return lane.link->role() != ipc::Role::kPrefill && is_ready(*lane.link) &&
+           lane.gate.n_sequences() + n_places(first) <= all_places_at(lane);
+  });
+  if (!has_place) return;
+  for (auto& [id, r] : requests_) {
+    if (r->wire_id != 0 || r->is_held_back) continue;
+    r->is_held_back = true;
+    r->degraded.push_back(rung_name(RungKind::kBatch));
+  }
 }
 
 // The least busy one; among those nearly as free, the one that prompts with this beginning go to, as it has their
@@ -314,7 +335,7 @@ void Dispatcher::dispatch_requests() {
     // choices.
     Route route;
     DispatchGate::Decision d = find_route(*r, &route);
-    if (d.verdict == DispatchGate::Verdict::kWait) return;
+    if (d.verdict == DispatchGate::Verdict::kWait) return mark_held_back(*r);
     if (d.verdict == DispatchGate::Verdict::kRecall) recall(requests_.at(d.recall).get());
     else if (!dispatch(r, route)) return;
   }

@@ -99,7 +99,9 @@ class Dispatcher {
   int best_prefiller(const Request& request) const;
   bool dispatch(Request* request, Route route);
   void recall(Request* request);
-  size_t places_at(const Lane& lane) const;
+  size_t places_at(const Lane& lane) const;      // that may be taken now
+  size_t all_places_at(const Lane& lane) const;  // without the rung `batch`
+  void mark_held_back(const Request& first);
   void on_token(Lane* lane, ipc::TokenEvent event);
   void on_prompt_progress(Lane* lane, const ipc::PromptProgress& progress);
   void on_prompt_logprobs(Lane* lane, ipc::PromptLogprobs message);

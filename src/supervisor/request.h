@@ -52,6 +52,7 @@ struct Request {
   int64_t last_event_us = 0;
   std::vector<std::string> degraded;  // rungs that touched it, as the reply says
   bool is_capped = false;             // max_tokens was lowered by the rung `tokens`
+  bool is_held_back = false;          // waited while the rung `batch` kept a place free
   bool is_reply_begun = false;  // the client may have seen something
   std::shared_ptr<ResponseBuffer> buffer;
   std::string completion_text;  // of choice 0; only with log.text

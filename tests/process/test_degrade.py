@@ -2,6 +2,8 @@
 import json
 import os
 import subprocess
+import threading
+import time
 
 import pytest
 from conftest import BIN, SMOLLM2, sse_events
@@ -18,7 +20,7 @@ def degrade(appliance, *args, code=0):
 @pytest.fixture
 def pinned(appliance):
     yield lambda rung: degrade(appliance, "set", rung)
-    for rung in ["logprobs", "tokens", "shed"]:
+    for rung in ["logprobs", "batch", "tokens", "shed"]:
         degrade(appliance, "clear", rung)
 
 
@@ -92,3 +94,53 @@ def test_a_bad_ladder_is_refused_at_start(tmp_path, ladder, word):
                            "--set", f"paths.state_dir={tmp_path}", "--set", f"paths.cache_dir={tmp_path}",
                            "--set", "server.listen=127.0.0.1:0"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 78 and word in done.stderr and str(path) in done.stderr
+
+
+def test_a_pool_in_use_shrinks_the_batch_and_the_replies_that_waited_say_so(start, tmp_path):
+    """8 places, pages for about 1,100 tokens; 12 answers of 250 tokens each fill them."""
+    path = tmp_path / "ladder.toml"
+    path.write_text('[load]\nsmoothing_s = 0.3\n[load.kv]\nzero = 0.5\none = 1.0\n'
+                    '[[rung]]\nname = "batch"\ncauses = ["kv"]\nenter = 0.6\nleave = 0.5\ndwell_s = 1\n')
+    a = start(settings=["batch.max_batch_size=8", "cache.kv_pool_bytes=26000000", f"degrade.ladder_file={path}",
+                        "log.flush_ms=50", "cache.prefix=false"])
+    active = 'llm_degradation_active{rung="batch"}'
+    assert a.metrics()[active] == 0
+    replies, seen = [], []
+
+    def one(i):
+        replies.append(ask(a, max_tokens=250, ignore_eos=True, seed=i))
+
+    clients = [threading.Thread(target=one, args=(i,)) for i in range(12)]
+    for c in clients:
+        c.start()
+    while any(c.is_alive() for c in clients):
+        m = a.metrics()
+        seen.append((m[active], m['llm_load_ratio{cause="kv"}'], m["llm_requests_running"]))
+        time.sleep(0.1)
+    assert [status for status, _, _ in replies] == [200] * 12
+    assert all(json.loads(text)["usage"]["completion_tokens"] == 250 for _, text, _ in replies)
+    assert any(on == 1 for on, _, _ in seen), seen
+    assert all(kv > 0.5 for (was, _, _), (on, kv, _) in zip(seen, seen[1:]) if on > was)  # entered for the pool's use
+    touched = [r for r in replies if r[2]["X-Tandem-Degraded"] == "batch"]
+    assert touched and all(json.loads(text)["tandem"]["degraded"] == ["batch"] for _, text, _ in touched)
+    assert all(json.loads(text)["tandem"]["degraded"] == [] and headers["X-Tandem-Degraded"] is None
+               for _, text, headers in replies if (_, text, headers) not in touched)
+    end = time.time() + 30
+    while a.metrics()[active] == 1:
+        assert time.time() < end
+        time.sleep(0.2)
+    assert a.metrics()['llm_requests_degraded_total{rung="batch"}'] == len(touched)
+    assert sorted(r["degradation"] for r in a.wait_for_rows(12)) == [""] * (12 - len(touched)) + ["batch"] * len(touched)
+    assert ask(a)[2]["X-Tandem-Degraded"] is None
+
+
+def test_the_batch_rung_can_be_pinned_and_is_shown(appliance, pinned):
+    assert "pinned on" in pinned("batch")
+    assert "active: batch (pinned)" in subprocess.run([TANDEM, "status", "--url", appliance.url], capture_output=True, text=True).stdout
+    assert appliance.metrics()['llm_degradation_active{rung="batch"}'] == 1
+    assert ask(appliance)[2]["X-Tandem-Degraded"] is None  # it had a place at once
+    degrade(appliance, "clear", "batch")
+    end = time.time() + 20
+    while appliance.metrics()['llm_degradation_active{rung="batch"}'] == 1:
+        assert time.time() < end
+        time.sleep(0.2)

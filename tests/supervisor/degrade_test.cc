@@ -1,4 +1,6 @@
 // Rungs at work: what a touched reply gets and says, what an untouched one never claims; load on a real loop.
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "box.h"
@@ -147,6 +149,43 @@ TEST_CASE("rung shed: low gets 429 with Retry-After, high and normal are served"
   CHECK(box.metric(Metric::kRequestsDegraded, {"shed"}) == 1);
   REQUIRE(box.pin("shed", false).ok());
   CHECK(wait_until([&] { return box.run(ask_as(ipc::Priority::kLow, 5)).error_code == ""; }));
+}
+
+TEST_CASE("rung batch: fewer at the worker, who waited for it is told, and all places come back") {
+  const std::string rung = "[[rung]]\nname = \"batch\"\ncauses = [\"kv\"]\nenter = 0.6\nleave = 0.5\ndwell_s = 1\n";
+  DegradeBox box("batch=8 step_us=20000", rung);
+  const auto run = [&](int n) {  // replies of n requests at once
+    std::vector<Reply> replies(static_cast<size_t>(n));
+    std::vector<std::thread> clients;
+    for (Reply& reply : replies) clients.emplace_back([&] { reply = box.run(ask({1, 2, 3}, 30)); });
+    for (auto& c : clients) c.join();
+    return replies;
+  };
+  for (const Reply& r : run(8)) CHECK(r.degraded.empty());
+  REQUIRE(box.pin("batch", true).ok());
+  REQUIRE(wait_until([&] { return box.is_active("batch"); }));
+  CHECK(wait_until([&] { return box.supervisor->readiness().cause == "quality is reduced: batch (pinned)"; }));
+  usleep(6'000'000);  // 8 places become 2
+  double most = 0;
+  std::atomic<bool> is_over = false;
+  std::thread watch([&] {
+    for (; !is_over; usleep(2'000)) most = std::max(most, box.metric(Metric::kRequestsRunning));
+  });
+  const std::vector<Reply> replies = run(6);
+  is_over = true;
+  watch.join();
+  CHECK(most == 2);
+  const auto touched = std::count_if(replies.begin(), replies.end(), [](const Reply& r) { return r.degraded == std::set<std::string>{"batch"}; });
+  const auto untouched = std::count_if(replies.begin(), replies.end(), [](const Reply& r) { return r.degraded.empty(); });
+  CHECK(touched == 4);
+  CHECK(untouched == 2);
+  CHECK(box.metric(Metric::kRequestsDegraded, {"batch"}) == 4);
+  REQUIRE(box.pin("batch", std::nullopt).ok());
+  CHECK(wait_until([&] { return box.supervisor->readiness().cause == "quality is reduced: batch (growing back)"; }));
+  CHECK(box.is_active("batch"));
+  REQUIRE(wait_until([&] { return !box.is_active("batch"); }, 20'000));
+  CHECK(wait_until([&] { return box.is_ready(); }));
+  for (const Reply& r : run(8)) CHECK(r.degraded.empty());
 }
 
 TEST_CASE("rungs that are unknown, not on the ladder or without effect cannot be pinned") {
