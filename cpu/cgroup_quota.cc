@@ -2,24 +2,18 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 #include <sstream>
 #include <vector>
+
+#include "base/file_io.h"
 
 namespace tandem {
 
 namespace {
 
-std::string read_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 double quota_in(const std::string& folder, bool is_v2) {
-  if (is_v2) return quota_of(read_line(folder + "/cpu.max"));
-  return quota_of(read_line(folder + "/cpu.cfs_quota_us") + " " + read_line(folder + "/cpu.cfs_period_us"));
+  if (is_v2) return quota_of(first_line(folder + "/cpu.max").value_or(""));
+  return quota_of(first_line(folder + "/cpu.cfs_quota_us").value_or("") + " " + first_line(folder + "/cpu.cfs_period_us").value_or(""));
 }
 
 }  // namespace

@@ -11,14 +11,17 @@
 namespace tandem {
 namespace {
 
+KvType kv_type_in_force(const CpuBackendOptions& options) {
+  return options.float_activations ? KvType::kF32 : options.kv_type;
+}
+
 class CpuBackend : public Backend {
  public:
   CpuBackend(const ModelConfig& config, const CpuBackendOptions& options)
       : config_(config),
         options_(options),
         team_(options.n_threads),
-        kv_(config_, *options.kernels, options.float_activations ? KvType::kF32 : options.kv_type,
-            options.page_size),
+        kv_(config_, kv_type_in_force(options), options.page_size),
         sampler_scratch_(static_cast<size_t>(options.n_threads)) {}
 
   Status load(const ModelWeights& weights) {
@@ -86,10 +89,6 @@ class CpuBackend : public Backend {
 // The sampler's buffers for a row: sampler.h's SamplerScratch.
 constexpr int64_t kSamplerBytesPerToken = sizeof(float) + sizeof(std::pair<float, int32_t>) + sizeof(int32_t);
 
-KvType kv_type_in_force(const CpuBackendOptions& options) {
-  return options.float_activations ? KvType::kF32 : options.kv_type;
-}
-
 }  // namespace
 
 Result<CpuMemory> plan_cpu_memory(const ModelConfig& config, const ModelWeights& weights,
@@ -97,7 +96,7 @@ Result<CpuMemory> plan_cpu_memory(const ModelConfig& config, const ModelWeights&
                                   int context_tokens) {
   CpuMemory memory;
   CHECK_ASSIGN(memory.weights_bytes, PackedModel::bytes_needed(weights, *options.kernels, options.pack.library != nullptr));
-  KvPools pools(config, *options.kernels, kv_type_in_force(options), options.page_size);
+  KvPools pools(config, kv_type_in_force(options), options.page_size);
   OmpTeam team(options.n_threads);
   const PackedModel unused{};
   const CpuForward forward(config, unused, *options.kernels, &pools, &team, options.float_activations);

@@ -11,9 +11,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
+#include "base/file_io.h"
 #include "cpu/cgroup_quota.h"
 #include "cpu/cpu_topology.h"
 
@@ -111,13 +110,6 @@ std::vector<std::string> detect_features() { return {}; }
 std::string detect_model_name() { return "unknown CPU"; }
 #endif
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 }  // namespace
 
 const cpu_set_t& allowed_cpus() {
@@ -136,7 +128,8 @@ CpuInfo detect_cpu() {
   info.features = detect_features();
   info.n_usable_cores = std::max<int>(1, static_cast<int>(machine_topology().cores.size()));
   info.limit = "cpu set";
-  info.quota_cores = cgroup_quota(text_of("/proc/self/cgroup"), "/sys/fs/cgroup");
+  const auto groups = read_file("/proc/self/cgroup");  // a kernel without control groups has none
+  info.quota_cores = groups.ok() ? cgroup_quota(*groups, "/sys/fs/cgroup") : 0;
   const int n_paid = threads_of_quota(info.quota_cores);
   if (n_paid > 0 && n_paid < info.n_usable_cores) {
     info.n_usable_cores = n_paid;

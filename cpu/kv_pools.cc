@@ -5,26 +5,16 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <utility>
+
+#include "model/kv_layouts.h"
 
 namespace tandem {
 
-KvPools::KvPools(const ModelConfig& config, const KernelTable& kernels, KvType type, int page_size)
-    : groups_(config.kv_groups.size()), layouts_(config.layers.size()) {
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    const KvGroup& group = config.kv_groups[g];
-    KvLayout layout;
-    layout.type = type;
-    layout.page_size = page_size;
-    layout.n_kv_heads = group.n_kv_heads;
-    layout.head_dim = group.head_dim;
-    const size_t layer_bytes = (kernels.kv_layer_bytes(layout) + 63) / 64 * 64;
-    layout.page_bytes = layer_bytes * group.layers.size();
-    groups_[g].page_bytes = layout.page_bytes;
-    for (size_t i = 0; i < group.layers.size(); ++i) {
-      layout.layer_offset = layer_bytes * i;
-      layouts_[static_cast<size_t>(group.layers[i])] = layout;
-    }
-  }
+KvPools::KvPools(const ModelConfig& config, KvType type, int page_size) : groups_(config.kv_groups.size()) {
+  KvLayouts layouts = kv_layouts(config, type, page_size);
+  layouts_ = std::move(layouts.of_layers);
+  for (size_t g = 0; g < groups_.size(); ++g) groups_[g].page_bytes = layouts.page_bytes[g];
 }
 
 std::vector<int64_t> KvPools::page_bytes() const {

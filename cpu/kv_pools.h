@@ -17,7 +17,7 @@ namespace tandem {
 
 class KvPools {
  public:
-  KvPools(const ModelConfig& config, const KernelTable& kernels, KvType type, int page_size);
+  KvPools(const ModelConfig& config, KvType type, int page_size);
 
   std::vector<int64_t> page_bytes() const;  // per group
   // n_pages: one count >= 1 per group. Once. kExhausted names sizes. `touch_later`: see Backend::touch_pages.

@@ -8,6 +8,7 @@
 #include "api/connection_poller.h"
 #include "api/thread_lane.h"
 #include "base/clock.h"
+#include "base/hex.h"
 #include "base/log.h"
 
 namespace tandem::api {
@@ -171,12 +172,7 @@ std::string new_request_id() {
     ssize_t n = getrandom(bytes + got, sizeof bytes - got, 0);
     if (n > 0) got += static_cast<size_t>(n);
   }
-  std::string id = "req_";
-  for (unsigned char b : bytes) {
-    id += "0123456789abcdef"[b >> 4];
-    id += "0123456789abcdef"[b & 15];
-  }
-  return id;
+  return "req_" + hex_of(bytes);
 }
 
 struct HttpServer::Impl {

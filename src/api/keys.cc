@@ -3,9 +3,9 @@
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
 
-#include <cerrno>
-#include <fstream>
 #include <sstream>
+
+#include "base/file_io.h"
 
 namespace tandem::api {
 namespace {
@@ -70,14 +70,10 @@ bool apply_option(const std::string& option, KeyEntry* entry) {
 
 Result<std::vector<KeyEntry>> load(const std::string& configured, const char* fallback, bool is_admin) {
   const std::string path = configured.empty() ? fallback : configured;
-  std::ifstream in(path);
-  if (!in) {
-    if (configured.empty() && errno == ENOENT) return std::vector<KeyEntry>{};
-    return errno_status(errno, "cannot read key file " + path);
-  }
-  std::ostringstream text;
-  text << in.rdbuf();
-  return parse_key_file(text.str(), path, is_admin);
+  const auto text = read_file(path);
+  if (configured.empty() && text.status().code() == StatusCode::kNotFound) return std::vector<KeyEntry>{};
+  if (!text.ok()) return Status(text.status().code(), "key file: " + text.status().message());
+  return parse_key_file(*text, path, is_admin);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/hex.h"
+
 namespace tandem::api {
 namespace {
 
@@ -24,9 +26,7 @@ std::string token_text(const std::string& bytes) {
   if (is_text(bytes)) return bytes;
   std::string out = "bytes:";
   for (unsigned char c : bytes) {
-    out += "\\x";
-    out += "0123456789abcdef"[c >> 4];
-    out += "0123456789abcdef"[c & 15];
+    out += "\\x" + hex_of({&c, 1});
   }
   return out;
 }

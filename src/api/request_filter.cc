@@ -1,9 +1,6 @@
 #include "api/request_filter.h"
 
-#include <cerrno>
-#include <fstream>
-#include <sstream>
-
+#include "base/file_io.h"
 #include "base/log.h"
 
 namespace tandem::api {
@@ -13,11 +10,9 @@ RequestFilter::RequestFilter(const Config& config)
 
 Status RequestFilter::reload() {
   if (file_.empty()) return ok_status();
-  std::ifstream in(file_);
-  if (!in) return errno_status(errno, "cannot read filter.deny_list_file " + file_);
-  std::ostringstream text;
-  text << in.rdbuf();
-  CHECK_ASSIGN(auto list, DenyList::parse(text.str(), file_));
+  const auto text = read_file(file_);
+  if (!text.ok()) return {text.status().code(), "filter.deny_list_file: " + text.status().message()};
+  CHECK_ASSIGN(auto list, DenyList::parse(*text, file_));
   log_info("deny list read", {{"file", file_}, {"rules", static_cast<uint64_t>(list->n_rules())}});
   std::lock_guard lock(mutex_);
   list_ = std::move(list);

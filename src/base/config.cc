@@ -4,12 +4,11 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
 #include "base/cpu_list.h"
+#include "base/file_io.h"
 
 namespace tandem {
 namespace {
@@ -117,11 +116,9 @@ Status config_load_text(const std::string& text, const std::string& name, Config
 }
 
 Status config_load_file(const std::string& path, Config* config) {
-  std::ifstream in(path);
-  if (!in) return errno_status(errno, "cannot read configuration " + path);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return config_load_text(text.str(), path, config);
+  const auto text = read_file(path);
+  if (!text.ok()) return {text.status().code(), "configuration: " + text.status().message()};
+  return config_load_text(*text, path, config);
 }
 
 Status config_set(const std::string& assignment, Config* config) {

@@ -9,6 +9,8 @@
 #include <fstream>
 #include <memory>
 
+#include "base/hex.h"
+
 namespace tandem {
 namespace {
 
@@ -29,12 +31,7 @@ std::string end_digest(const Digest& digest) {
   unsigned char bytes[EVP_MAX_MD_SIZE];
   unsigned n = 0;
   EVP_DigestFinal_ex(digest.get(), bytes, &n);
-  std::string hex;
-  for (unsigned i = 0; i < n; ++i) {
-    hex += "0123456789abcdef"[bytes[i] >> 4];
-    hex += "0123456789abcdef"[bytes[i] & 15];
-  }
-  return hex;
+  return hex_of({bytes, n});
 }
 
 Status add_file(int fd, const Digest& digest, const std::atomic<bool>* stop) {

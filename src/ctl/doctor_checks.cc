@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/file_hash.h"
+#include "base/file_io.h"
 #include "base/file_stamp.h"
 #include "ctl/http_client.h"
 #include "ctl/tool_process.h"
@@ -43,13 +44,6 @@ std::string existing_part(std::string path) {
   return path;
 }
 
-std::string first_line(const std::string& path) {
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
-  return line;
-}
-
 bool has_nvidia_card(const std::string& root) {
   const std::string folder = root + "/sys/bus/pci/devices";
   DIR* dir = opendir(folder.c_str());
@@ -57,7 +51,7 @@ bool has_nvidia_card(const std::string& root) {
   bool found = false;
   while (const dirent* entry = readdir(dir)) {
     const std::string device = folder + "/" + entry->d_name;
-    found |= first_line(device + "/vendor") == "0x10de" && first_line(device + "/class").rfind("0x03", 0) == 0;
+    found |= first_line(device + "/vendor") == "0x10de" && first_line(device + "/class").value_or("").rfind("0x03", 0) == 0;
   }
   closedir(dir);
   return found;
@@ -146,7 +140,7 @@ std::vector<DoctorLine> check_key_files(const Config& config) {
 }
 
 DoctorLine check_device(const std::string& root) {
-  const std::string driver = first_line(root + "/sys/module/nvidia/version");
+  const std::string driver = first_line(root + "/sys/module/nvidia/version").value_or("");
   if (!has_nvidia_card(root) && driver.empty()) return {"pass", "graphics device", "none; the processor does all the work", ""};
   if (driver.empty())
     return {"warn", "graphics device", "an NVIDIA card without a driver; the processor does all the work",

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <memory>
 
+#include "base/file_io.h"
 #include "base/unique_fd.h"
 #include "ctl/progress.h"
 
@@ -72,15 +73,8 @@ size_t on_bytes(char* bytes, size_t, size_t n, void* user) {
     t->is_begun = true;
     if (t->status = begin(t); !t->status.ok()) return 0;
   }
-  for (size_t done = 0; done < n;) {
-    ssize_t put = pwrite(t->fd, bytes + done, n - done, t->at);
-    if (put < 0) {
-      t->status = errno_status(errno, "cannot write the download");
-      return 0;
-    }
-    t->at += put;
-    done += static_cast<size_t>(put);
-  }
+  if (t->status = write_all_at(t->fd, t->at, {bytes, n}, "the download"); !t->status.ok()) return 0;
+  t->at += static_cast<int64_t>(n);
   t->progress.at(t->at);
   return n;
 }
@@ -95,13 +89,6 @@ size_t on_header(char* bytes, size_t, size_t n, void* user) {
   return n;
 }
 
-std::string read_line(const std::string& path) {
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
-  return line;
-}
-
 }  // namespace
 
 Status download(const std::string& url, const std::string& to, const ModelStore& store) {
@@ -111,7 +98,7 @@ Status download(const std::string& url, const std::string& to, const ModelStore&
   t.store = &store;
   t.fd = fd.get();
   // Without a (strong) mark of what the bytes belong to, they are not gone on with.
-  std::string note = to + ".etag", etag = read_line(note);
+  std::string note = to + ".etag", etag = first_line(note).value_or("");
   bool is_known = !etag.empty() && etag.compare(0, 2, "W/") != 0;
   t.begin = t.at = is_known ? lseek(fd.get(), 0, SEEK_END) : 0;
   if (!is_known && ftruncate(fd.get(), 0) != 0) return errno_status(errno, "cannot write " + to);

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "base/file_hash.h"
+#include "base/file_io.h"
 #include "base/unique_fd.h"
 #include "ctl/progress.h"
 
@@ -141,11 +142,7 @@ Status copy_file(const std::string& from, const std::string& to, const ModelStor
     ssize_t got = pread(in.get(), buffer.data(), buffer.size(), at);
     if (got < 0) return errno_status(errno, "cannot read " + from);
     if (got == 0) return data_loss(from + " became shorter while it was copied");
-    for (ssize_t done = 0; done < got;) {
-      ssize_t put = pwrite(out.get(), buffer.data() + done, static_cast<size_t>(got - done), at + done);
-      if (put < 0) return errno_status(errno, "cannot write " + to);
-      done += put;
-    }
+    CHECK_OK(write_all_at(out.get(), at, {buffer.data(), static_cast<size_t>(got)}, to));
     at += got;
     progress.at(at);
   }

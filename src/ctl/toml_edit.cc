@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
 #include <sstream>
 
+#include "base/file_io.h"
 #include "base/unique_fd.h"
 
 namespace tandem::ctl {
@@ -53,14 +53,6 @@ std::string with_toml_key(const std::string& text, const std::string& section, c
   return out.insert(behind_header, fresh);
 }
 
-Result<std::string> read_file(const std::string& path) {
-  std::ifstream in(path);
-  if (!in) return errno_status(errno, "cannot read " + path);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
 Status replace_file(const std::string& path, const std::string& text, unsigned mode, const std::string& group) {
   struct stat st;
   uid_t uid = 0;
@@ -74,13 +66,12 @@ Status replace_file(const std::string& path, const std::string& text, unsigned m
   unlink(fresh.c_str());
   UniqueFd fd(open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.valid()) return errno_status(errno, "cannot create " + fresh);
-  ssize_t put = write(fd.get(), text.data(), text.size());
-  bool ok = put == static_cast<ssize_t>(text.size()) && (geteuid() != 0 || fchown(fd.get(), uid, gid) == 0) &&
-            fchmod(fd.get(), mode) == 0 && fsync(fd.get()) == 0 && rename(fresh.c_str(), path.c_str()) == 0;
-  if (ok) return ok_status();
-  int err = put >= 0 && put < static_cast<ssize_t>(text.size()) ? ENOSPC : errno;
-  unlink(fresh.c_str());
-  return errno_status(err, "cannot write " + path);
+  Status status = write_all(fd.get(), text, path);
+  if (status.ok() && ((geteuid() == 0 && fchown(fd.get(), uid, gid) != 0) || fchmod(fd.get(), mode) != 0 ||
+                      fsync(fd.get()) != 0 || rename(fresh.c_str(), path.c_str()) != 0))
+    status = errno_status(errno, "cannot write " + path);
+  if (!status.ok()) unlink(fresh.c_str());
+  return status;
 }
 
 }  // namespace tandem::ctl

@@ -15,6 +15,4 @@ std::string with_toml_key(const std::string& text, const std::string& section, c
 // root and `group` (empty: root).
 Status replace_file(const std::string& path, const std::string& text, unsigned mode, const std::string& group);
 
-Result<std::string> read_file(const std::string& path);
-
 }  // namespace tandem::ctl

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/file_io.h"
 #include "ctl/programs.h"
 
 extern char** environ;
@@ -160,11 +161,7 @@ Result<UniqueFd> open_file(const std::string& path) {
 Result<UniqueFd> text_descriptor(const std::string& text) {
   UniqueFd fd(memfd_create("text", MFD_CLOEXEC));
   if (!fd.valid()) return errno_status(errno, "cannot make a memory file");
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t n = write(fd.get(), text.data() + at, text.size() - at);
-    if (n < 0 && errno != EINTR) return errno_status(errno, "cannot write to a memory file");
-    if (n > 0) at += static_cast<size_t>(n);
-  }
+  CHECK_OK(write_all(fd.get(), text, "a memory file"));
   if (lseek(fd.get(), 0, SEEK_SET) != 0) return errno_status(errno, "cannot rewind a memory file");
   return fd;
 }

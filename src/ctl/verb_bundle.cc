@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/file_io.h"
 #include "base/tar_archive.h"
 #include "ctl/http_client.h"
 #include "ctl/log_source.h"
@@ -77,17 +78,9 @@ void add_doctor(const BundleOptions& options, Parts* out) {
 Status write_file(const std::string& path, const std::string& bytes) {
   const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd.valid()) return errno_status(errno, "cannot create " + path);
-  for (size_t at = 0; at < bytes.size();) {
-    const ssize_t n = write(fd.get(), bytes.data() + at, bytes.size() - at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const Status status = errno_status(errno, "cannot write " + path);
-      unlink(path.c_str());
-      return status;
-    }
-    at += static_cast<size_t>(n);
-  }
-  return {};
+  const Status status = write_all(fd.get(), bytes, path);
+  if (!status.ok()) unlink(path.c_str());
+  return status;
 }
 
 Result<std::string> make_bundle(const BundleOptions& options) {

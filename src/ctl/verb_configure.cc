@@ -12,6 +12,8 @@
 
 #include "base/config.h"
 #include "base/file_hash.h"
+#include "base/file_io.h"
+#include "base/hex.h"
 #include "ctl/toml_edit.h"
 #include "ctl/verbs.h"
 
@@ -102,9 +104,7 @@ Status configure_listen(const ConfigureOptions& o, const Config& config) {
 Result<std::string> new_key() {
   unsigned char bytes[24];
   if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes) return internal_error("no random numbers");
-  std::string key = "tdm-";
-  for (unsigned char b : bytes) key += "0123456789abcdef"[b >> 4], key += "0123456789abcdef"[b & 15];
-  return key;
+  return "tdm-" + hex_of(bytes);
 }
 
 // Removes the line of that name; whether there was one.

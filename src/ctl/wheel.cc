@@ -11,6 +11,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/file_io.h"
 #include "base/unique_fd.h"
 #include "ctl/download.h"
 #include "ctl/progress.h"
@@ -108,11 +109,7 @@ Status extract(const std::string& path, const std::string& member, const std::st
       la_ssize_t got = archive_read_data(zip.get(), buffer.data(), buffer.size());
       if (got < 0) return data_loss("cannot unpack " + member + ": " + archive_error_string(zip.get()));
       if (got == 0) return ok_status();
-      for (la_ssize_t done = 0; done < got;) {
-        ssize_t put = ::write(fd.get(), buffer.data() + done, static_cast<size_t>(got - done));
-        if (put < 0) return errno_status(errno, "cannot write " + to);
-        done += put;
-      }
+      CHECK_OK(write_all(fd.get(), {buffer.data(), static_cast<size_t>(got)}, to));
       progress.at(at += got);
     }
   };

@@ -2,12 +2,10 @@
 
 #include <unistd.h>
 
-#include <cerrno>
-#include <fstream>
 #include <limits>
-#include <sstream>
 #include <utility>
 
+#include "base/file_io.h"
 #include "base/log.h"
 
 namespace tandem {
@@ -43,11 +41,9 @@ Result<Ladder> load_ladder(const Config& config) {
   std::string path = config.degrade_ladder_file;
   if (path.empty() && access(kInstalled, F_OK) == 0) path = kInstalled;
   if (path.empty()) return parse_ladder(kEmbedded, "degrade_ladder.toml");
-  std::ifstream in(path);
-  if (!in) return invalid_argument(errno_status(errno, "cannot read degrade.ladder_file " + path).message());
-  std::ostringstream text;
-  text << in.rdbuf();
-  return parse_ladder(text.str(), path);
+  const auto text = read_file(path);
+  if (!text.ok()) return invalid_argument("degrade.ladder_file: " + text.status().message());
+  return parse_ladder(*text, path);
 }
 
 Degradation::Degradation(Ladder ladder, Metrics* metrics)

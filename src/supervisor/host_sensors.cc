@@ -14,18 +14,12 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/file_io.h"
 
 namespace tandem {
 namespace {
 
 using State = SensorReading::State;
-
-std::optional<std::string> first_line(const std::string& path) {
-  std::ifstream in(path);
-  std::string line;
-  if (!in || !std::getline(in, line)) return std::nullopt;
-  return line;
-}
 
 std::optional<double> number(const std::string& text) {
   double value = 0;

@@ -15,6 +15,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/file_io.h"
 #include "base/file_stamp.h"
 
 namespace tandem {
@@ -155,8 +156,7 @@ void leave_whole_mark(const WeightsCache& cache) {
 
 std::string take_whole_mark(const WeightsCache& cache) {
   const std::string path = cache.folder + "/" + cache.name + kMark;
-  std::string stamp;
-  std::getline(std::ifstream(path), stamp);
+  std::string stamp = first_line(path).value_or("");
   (void)unlink(path.c_str());
   return stamp;
 }

@@ -1,6 +1,5 @@
 // Who may call what: keys, hosts, origins, binding (field case C-54).
 #include <fcntl.h>
-#include <openssl/sha.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,40 +12,18 @@
 #include "api/keys.h"
 #include "api/listen_socket.h"
 #include "server_fixture.h"
+#include "temp_file.h"
 
 namespace tandem::api {
 namespace {
-
-std::string sha256_hex(const std::string& text) {
-  unsigned char digest[32];
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
-  std::string hex;
-  for (unsigned char c : digest) {
-    hex += "0123456789abcdef"[c >> 4];
-    hex += "0123456789abcdef"[c & 15];
-  }
-  return hex;
-}
-
-struct TempFile {
-  std::string path;
-  explicit TempFile(const std::string& text) {
-    char name[] = "/tmp/tandem_api_test_XXXXXX";
-    ::close(mkstemp(name));
-    path = name;
-    write(text);
-  }
-  ~TempFile() { std::remove(path.c_str()); }
-  void write(const std::string& text) { std::ofstream(path, std::ios::trunc) << text; }
-};
 
 std::string with_key(const std::string& key) { return key.empty() ? "" : "Authorization: Bearer " + key + "\r\n"; }
 
 }  // namespace
 
 TEST_CASE("access: endpoint x key matrix") {
-  TempFile users("# users\nalice:" + sha256_hex("alice-key") + "\nbob:" + sha256_hex("bob-key") + ":low\n");
-  TempFile admin(sha256_hex("admin-key") + "\n");
+  TempFile users("# users\nalice:" + sha256_of_text("alice-key") + "\nbob:" + sha256_of_text("bob-key") + ":low\n");
+  TempFile admin(sha256_of_text("admin-key") + "\n");
   ServerFixture f;
   f.config.auth_user_keys_file = users.path;
   f.config.auth_admin_key_file = admin.path;
@@ -83,7 +60,7 @@ TEST_CASE("access: endpoint x key matrix") {
 }
 
 TEST_CASE("access: the key names the client and caps its priority") {
-  TempFile users("alice:" + sha256_hex("a") + "\nbob:" + sha256_hex("b") + ":low\n");
+  TempFile users("alice:" + sha256_of_text("a") + "\nbob:" + sha256_of_text("b") + ":low\n");
   ServerFixture f;
   f.config.auth_user_keys_file = users.path;
   int port = f.start();
@@ -113,12 +90,12 @@ TEST_CASE("access: the key names the client and caps its priority") {
 }
 
 TEST_CASE("access: keys are read again, and a bad file keeps the old ones") {
-  TempFile users("alice:" + sha256_hex("a") + "\n");
+  TempFile users("alice:" + sha256_of_text("a") + "\n");
   ServerFixture f;
   f.config.auth_user_keys_file = users.path;
   int port = f.start();
   CHECK(fetch(port, get("/v1/models", with_key("a"))).status == 200);
-  users.write("bob:" + sha256_hex("b") + "\n");
+  users.write("bob:" + sha256_of_text("b") + "\n");
   CHECK(f.server->reload_files().ok());
   CHECK(fetch(port, get("/v1/models", with_key("a"))).status == 401);
   CHECK(fetch(port, get("/v1/models", with_key("b"))).status == 200);
@@ -204,7 +181,7 @@ TEST_CASE("access: a socket others can reach needs a key or the owner's word") {
   CHECK(!inherited.ok());
   config.server_listen = "0.0.0.0:0";
   {
-    TempFile users("alice:" + sha256_hex("a") + "\n");
+    TempFile users("alice:" + sha256_of_text("a") + "\n");
     Config with_keys = config;
     with_keys.auth_user_keys_file = users.path;
     auto started = ApiServer::start(with_keys, &service);
@@ -240,7 +217,7 @@ TEST_CASE("access: limits of a key") {
   CHECK(!limits.take("m", {0, 6}, 11 * kSecond).ok());
   CHECK(limits.take("m", {0, 6}, 3600 * kSecond).ok());
 
-  const std::string hash = sha256_hex("k");
+  const std::string hash = sha256_of_text("k");
   auto keys = parse_key_file("a:" + hash + ":low:running=2:per_minute=60:filtered\n", "keys", false);
   REQUIRE(keys.ok());
   CHECK((*keys)[0].limit.max_running == 2);
@@ -250,7 +227,7 @@ TEST_CASE("access: limits of a key") {
   for (const char* bad : {"running=0", "running=", "running=-1", "per_minute=1000001", "per_minute=99999999", "fast", ""})
     CHECK(!parse_key_file("a:" + hash + ":" + bad + "\n", "keys", false).ok());
 
-  TempFile users("alice:" + sha256_hex("a") + ":per_minute=1\nbob:" + sha256_hex("b") + "\n");
+  TempFile users("alice:" + sha256_of_text("a") + ":per_minute=1\nbob:" + sha256_of_text("b") + "\n");
   ServerFixture f;
   f.config.auth_user_keys_file = users.path;
   int port = f.start();

@@ -1,5 +1,4 @@
 // The deny list (field case C-43 for its patterns) and the filter in front of prefill.
-#include <openssl/sha.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -8,6 +7,7 @@
 #include "api/deny_list.h"
 #include "base/clock.h"
 #include "server_fixture.h"
+#include "temp_file.h"
 
 namespace tandem::api {
 namespace {
@@ -27,27 +27,6 @@ std::string error_of(const std::string& text) {
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-struct TempFile {
-  std::string path;
-  explicit TempFile(const std::string& text) {
-    char name[] = "/tmp/tandem_api_test_XXXXXX";
-    ::close(mkstemp(name));
-    path = name;
-    write(text);
-  }
-  ~TempFile() { std::remove(path.c_str()); }
-  void write(const std::string& text) { std::ofstream(path, std::ios::trunc) << text; }
-};
-std::string sha256_hex(const std::string& text) {
-  unsigned char digest[32];
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
-  std::string hex;
-  for (unsigned char c : digest) {
-    hex += "0123456789abcdef"[c >> 4];
-    hex += "0123456789abcdef"[c & 15];
-  }
-  return hex;
-}
 std::string chat(const std::string& content) { return R"({"messages":[{"role":"user","content":")" + content + "\"}]}"; }
 
 }  // namespace
@@ -164,8 +143,8 @@ TEST_CASE("filter: token ids are looked at as the text they stand for") {
 
 TEST_CASE("filter: off by default, on for all or for the keys that say so") {
   TempFile deny("forbidden\n");
-  TempFile users("on:" + sha256_hex("k-on") + ":high:filtered\noff:" + sha256_hex("k-off") + ":unfiltered\nplain:" +
-                 sha256_hex("k-plain") + "\n");
+  TempFile users("on:" + sha256_of_text("k-on") + ":high:filtered\noff:" + sha256_of_text("k-off") + ":unfiltered\nplain:" +
+                 sha256_of_text("k-plain") + "\n");
   auto status = [&](int port, const char* key) {
     return fetch(port, post("/v1/chat/completions", chat("forbidden"), "Authorization: Bearer " + std::string(key) + "\r\n")).status;
   };

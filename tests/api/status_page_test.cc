@@ -1,5 +1,4 @@
 // The status page as HTML and as a stream of its sections; /admin/*.
-#include <openssl/sha.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -7,6 +6,7 @@
 
 #include "api/status_page.h"
 #include "server_fixture.h"
+#include "temp_file.h"
 
 namespace tandem::api {
 namespace {
@@ -40,26 +40,6 @@ std::string section(const PageSections& sections, const std::string& name) {
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-std::string sha256_hex(const std::string& text) {
-  unsigned char digest[32];
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
-  std::string hex;
-  for (unsigned char c : digest) {
-    hex += "0123456789abcdef"[c >> 4];
-    hex += "0123456789abcdef"[c & 15];
-  }
-  return hex;
-}
-struct KeyFile {
-  std::string path;
-  explicit KeyFile(const std::string& text) {
-    char name[] = "/tmp/tandem_api_test_XXXXXX";
-    ::close(mkstemp(name));
-    path = name;
-    std::ofstream(path) << text;
-  }
-  ~KeyFile() { std::remove(path.c_str()); }
-};
 
 }  // namespace
 
@@ -186,7 +166,7 @@ TEST_CASE("status page: viewers are bounded, and one that leaves or never reads 
 }
 
 TEST_CASE("status page: by its own setting it wants a key, which a browser gives as a password") {
-  KeyFile users("alice:" + sha256_hex("alice-key") + "\n"), admin(sha256_hex("admin-key") + "\n");
+  TempFile users("alice:" + sha256_of_text("alice-key") + "\n"), admin(sha256_of_text("admin-key") + "\n");
   ServerFixture f;
   f.config.auth_user_keys_file = users.path;
   f.config.auth_admin_key_file = admin.path;
@@ -208,7 +188,7 @@ TEST_CASE("status page: by its own setting it wants a key, which a browser gives
 }
 
 TEST_CASE("admin: only the admin key, each action once, errors as they are") {
-  KeyFile users("alice:" + sha256_hex("alice-key") + "\n"), admin(sha256_hex("admin-key") + "\n");
+  TempFile users("alice:" + sha256_of_text("alice-key") + "\n"), admin(sha256_of_text("admin-key") + "\n");
   ServerFixture f;
   f.config.auth_user_keys_file = users.path;
   f.config.auth_admin_key_file = admin.path;

@@ -12,22 +12,11 @@
 #include "base/file_hash.h"
 #include "base/tar_archive.h"
 #include "base/unique_fd.h"
+#include "tests/temp_folder.h"
 using namespace tandem;
 
 namespace {
 
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/tandem_base_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path + "/" + name, std::ios::trunc) << text;
-    return path + "/" + name;
-  }
-};
 UniqueFd open_ro(const std::string& path) { return UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC)); }
 
 }  // namespace
@@ -35,9 +24,9 @@ UniqueFd open_ro(const std::string& path) { return UniqueFd(open(path.c_str(), O
 TEST_CASE("sha256 of texts and files is the known one") {
   CHECK(sha256_of_text("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK(sha256_of_text("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  Folder folder;
+  testing::TempFolder folder;
   std::string long_text(3'000'001, 'x');
-  UniqueFd fd = open_ro(folder.write("f", long_text));
+  UniqueFd fd = open_ro(folder.put("f", long_text));
   CHECK(*sha256_of_files({fd.get()}) == sha256_of_text(long_text));
   CHECK(*sha256_of_files({fd.get(), fd.get()}) == sha256_of_text(long_text + long_text));
   std::atomic<bool> stop{true};
@@ -46,7 +35,7 @@ TEST_CASE("sha256 of texts and files is the known one") {
 }
 
 TEST_CASE("a hash is found by the whole stamp of its files") {
-  Folder folder;
+  testing::TempFolder folder;
   const std::string memory = folder.path + "/hashes", one = sha256_of_text("one"), two = sha256_of_text("two");
   CHECK(find_sha256(memory, "1,2,;").empty());
   remember_sha256(memory, "1,2,;", one);
@@ -54,7 +43,7 @@ TEST_CASE("a hash is found by the whole stamp of its files") {
   CHECK(find_sha256(memory, "1,2,;") == one);
   CHECK(find_sha256(memory, "1,2,;3,;") == two);
   CHECK(find_sha256(memory, "1,2,").empty());
-  folder.write("hashes", "rubbish\n1,2,; 77\n\x01 2\n" + std::string(100'000, 'x'));
+  folder.put("hashes", "rubbish\n1,2,; 77\n\x01 2\n" + std::string(100'000, 'x'));
   CHECK(find_sha256(memory, "1,2,;").empty());
   remember_sha256(memory, "1,2,;", one);
   CHECK(find_sha256(memory, "1,2,;") == one);

@@ -14,6 +14,7 @@
 #include "cpu/cpu_info.h"
 #include "cpu/cpu_topology.h"
 #include "cpu/omp_team.h"
+#include "tests/temp_folder.h"
 
 namespace tandem {
 
@@ -45,19 +46,6 @@ struct Synthetic {
     for (int cpu : cpus) hwloc_bitmap_set(set, static_cast<unsigned>(cpu));
     REQUIRE(hwloc_cpukinds_register(raw, set, efficiency, 0, nullptr, 0) == 0);
     hwloc_bitmap_free(set);
-  }
-};
-
-struct CgroupTree {
-  std::string root;
-  CgroupTree() {
-    char name[] = "/tmp/tandem_cgroup_XXXXXX";
-    root = mkdtemp(name);
-  }
-  ~CgroupTree() { std::filesystem::remove_all(root); }
-  void write(const std::string& file, const std::string& text) {
-    std::filesystem::create_directories(std::filesystem::path(root + "/" + file).parent_path());
-    std::ofstream(root + "/" + file) << text << "\n";
   }
 };
 
@@ -152,30 +140,30 @@ TEST_CASE("quota: texts of both versions") {
 }
 
 TEST_CASE("quota: version 2, an ancestor's binds too") {
-  CgroupTree tree;
-  CHECK(cgroup_quota("0::/a/b\n", tree.root) == 0);
-  tree.write("a/b/cpu.max", "400000 100000");
-  CHECK(cgroup_quota("0::/a/b\n", tree.root) == 4);
-  tree.write("a/cpu.max", "150000 100000");
-  CHECK(cgroup_quota("0::/a/b\n", tree.root) == 1.5);
-  tree.write("a/b/cpu.max", "max 100000");
-  CHECK(cgroup_quota("0::/a/b\n", tree.root) == 1.5);
-  CHECK(cgroup_quota("0::/other\n", tree.root) == 0);
-  tree.write("cpu.max", "300000 100000");  // a container's own root
-  CHECK(cgroup_quota("0::/not/visible/here\n", tree.root) == 3);
+  testing::TempFolder tree;
+  CHECK(cgroup_quota("0::/a/b\n", tree.path) == 0);
+  tree.put("a/b/cpu.max", "400000 100000\n");
+  CHECK(cgroup_quota("0::/a/b\n", tree.path) == 4);
+  tree.put("a/cpu.max", "150000 100000\n");
+  CHECK(cgroup_quota("0::/a/b\n", tree.path) == 1.5);
+  tree.put("a/b/cpu.max", "max 100000\n");
+  CHECK(cgroup_quota("0::/a/b\n", tree.path) == 1.5);
+  CHECK(cgroup_quota("0::/other\n", tree.path) == 0);
+  tree.put("cpu.max", "300000 100000\n");  // a container's own root
+  CHECK(cgroup_quota("0::/not/visible/here\n", tree.path) == 3);
 }
 
 TEST_CASE("quota: version 1, under the controller's name or all of them") {
   for (const char* mount : {"cpu", "cpu,cpuacct"}) {
-    CgroupTree tree;
+    testing::TempFolder tree;
     const std::string group = std::string(mount) + "/box";
-    tree.write(group + "/cpu.cfs_quota_us", "-1");
-    tree.write(group + "/cpu.cfs_period_us", "100000");
+    tree.put(group + "/cpu.cfs_quota_us", "-1\n");
+    tree.put(group + "/cpu.cfs_period_us", "100000\n");
     const std::string membership = "9:memory:/x\n4:cpu,cpuacct:/box\n2:cpuset:/y\nnonsense\n";
-    CHECK(cgroup_quota(membership, tree.root) == 0);
-    tree.write(group + "/cpu.cfs_quota_us", "250000");
-    CHECK(cgroup_quota(membership, tree.root) == 2.5);
-    CHECK(cgroup_quota("4:cpuset:/box\n", tree.root) == 0);  // not the controller that has quotas
+    CHECK(cgroup_quota(membership, tree.path) == 0);
+    tree.put(group + "/cpu.cfs_quota_us", "250000\n");
+    CHECK(cgroup_quota(membership, tree.path) == 2.5);
+    CHECK(cgroup_quota("4:cpuset:/box\n", tree.path) == 0);  // not the controller that has quotas
   }
 }
 

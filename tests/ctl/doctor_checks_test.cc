@@ -14,24 +14,17 @@
 #include "base/file_hash.h"
 #include "base/unique_fd.h"
 #include "ctl/status_text.h"
+#include "tests/temp_folder.h"
 
 using namespace tandem;
 using namespace tandem::ctl;
 
 namespace {
 
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/tandem_doctor_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
+struct Folder : testing::TempFolder {
   std::string put(const std::string& name, const std::string& text, mode_t mode = 0600) const {
-    const std::string file = path + "/" + name;
-    std::filesystem::create_directories(std::filesystem::path(file).parent_path());
-    std::ofstream(file, std::ios::trunc) << text;
-    chmod(file.c_str(), mode);
+    const std::string file = TempFolder::put(name, text);
+    REQUIRE(chmod(file.c_str(), mode) == 0);
     return file;
   }
 };

@@ -15,25 +15,13 @@
 #include "base/process_memory.h"
 #include "gguf/gguf_reader.h"
 #include "tests/gguf/gguf_writer.h"
+#include "tests/temp_folder.h"
 
 using namespace tandem;
 using Catch::Matchers::Contains;
 using tandem::testing::GgufWriter;
 
 namespace {
-
-struct TempDir {
-  std::string path;
-  TempDir() {
-    char name[] = "/tmp/tandem_gguf_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~TempDir() { std::filesystem::remove_all(path); }
-  std::string write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path + "/" + name, std::ios::binary) << bytes;
-    return path + "/" + name;
-  }
-};
 
 Result<std::unique_ptr<GgufModel>> open_paths(const std::vector<std::string>& paths) {
   std::vector<GgufFile> files;
@@ -53,10 +41,10 @@ std::string part(int no, int count, int n_tensors, const std::string& tensor) {
 }  // namespace
 
 TEST_CASE("a split model opens as one, and only when its parts agree") {
-  TempDir dir;
-  auto p1 = dir.write("m-00001-of-00003.gguf", part(0, 3, 3, "a"));
-  auto p2 = dir.write("m-00002-of-00003.gguf", part(1, 3, 3, "b"));
-  auto p3 = dir.write("m-00003-of-00003.gguf", part(2, 3, 3, "c"));
+  testing::TempFolder dir;
+  auto p1 = dir.put("m-00001-of-00003.gguf", part(0, 3, 3, "a"));
+  auto p2 = dir.put("m-00002-of-00003.gguf", part(1, 3, 3, "b"));
+  auto p3 = dir.put("m-00003-of-00003.gguf", part(2, 3, 3, "c"));
   auto paths = GgufModel::split_paths(p2);
   REQUIRE(paths.ok());
   REQUIRE(*paths == std::vector<std::string>{p1, p2, p3});
@@ -75,15 +63,15 @@ TEST_CASE("a split model opens as one, and only when its parts agree") {
              Contains("\"split.count\" is 3, but 1 file was given"));
   CHECK_THAT(open_paths({p1, p3, p2}).status().message(),
              Contains("\"split.no\" must be 1 for part 2 of 3, found 2"));
-  auto same = dir.write("same", part(2, 3, 3, "a"));
+  auto same = dir.put("same", part(2, 3, 3, "a"));
   CHECK_THAT(open_paths({p1, p2, same}).status().message(),
              Contains("tensor \"a\" is in an earlier part too"));
-  auto short_count = dir.write("short", part(0, 3, 4, "a"));
+  auto short_count = dir.put("short", part(0, 3, 4, "a"));
   CHECK_THAT(open_paths({short_count, p2, p3}).status().message(),
              Contains("\"split.tensors.count\" is 4, but all parts together have 3"));
   GgufWriter whole;
   whole.f32_tensor("w", {8});
-  auto other = dir.write("other", whole.bytes());
+  auto other = dir.put("other", whole.bytes());
   CHECK_THAT(open_paths({p1, p2, other}).status().message(),
              Contains("\"split.count\" is missing"));
   REQUIRE(open_paths({other}).ok());
@@ -100,10 +88,10 @@ TEST_CASE("names of parts") {
 }
 
 TEST_CASE("C-39: what is no file is named") {
-  TempDir dir;
+  testing::TempFolder dir;
   CHECK_THAT(open_paths({dir.path}).status().message(), Contains("is a directory"));
   CHECK_THAT(open_paths({"/dev/null"}).status().message(), Contains("not a regular file"));
-  CHECK_THAT(open_paths({dir.write("empty", "")}).status().message(), Contains("empty (0 bytes)"));
+  CHECK_THAT(open_paths({dir.put("empty", "")}).status().message(), Contains("empty (0 bytes)"));
   CHECK_FALSE(open_paths({dir.path + "/missing"}).ok());
   CHECK_FALSE(GgufModel::open({}).ok());
 }
@@ -112,10 +100,10 @@ TEST_CASE("C-39: what is no file is named") {
 // the supervisor (which maps no model). Shown in a child.
 TEST_CASE(
     "C-39: a file cut while mapped ends the process that reads it with SIGBUS, nothing else") {
-  TempDir dir;
+  testing::TempFolder dir;
   GgufWriter w;
   w.f32_tensor("big", {65536}, 1.0f);
-  std::string path = dir.write("m.gguf", w.bytes());
+  std::string path = dir.put("m.gguf", w.bytes());
   pid_t child = fork();
   if (child == 0) {
     signal(SIGBUS, SIG_DFL);  // past the test program's and the sanitizer's handlers

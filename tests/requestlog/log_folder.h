@@ -11,29 +11,24 @@
 
 #include "base/clock.h"
 #include "requestlog/request_log.h"
+#include "tests/temp_folder.h"
 
 namespace tandem::testing {
 
 class LogFolder {
  public:
-  LogFolder() {
-    char name[] = "/tmp/tandem_log_XXXXXX";
-    path_ = mkdtemp(name);
-  }
   ~LogFolder() {
-    if (is_mounted_) umount2(path_.c_str(), MNT_DETACH);
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
+    if (is_mounted_) umount2(folder_.path.c_str(), MNT_DETACH);
   }
   // Puts a tmpfs of so many bytes here. False where mounting is not allowed.
   bool mount_tmpfs(const std::string& size) {
-    is_mounted_ = mount("tmpfs", path_.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
+    is_mounted_ = mount("tmpfs", folder_.path.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
     return is_mounted_;
   }
   bool set_read_only(bool read_only) {
-    return mount("", path_.c_str(), "", read_only ? MS_REMOUNT | MS_RDONLY : MS_REMOUNT, nullptr) == 0;
+    return mount("", folder_.path.c_str(), "", read_only ? MS_REMOUNT | MS_RDONLY : MS_REMOUNT, nullptr) == 0;
   }
-  std::string path(const std::string& name = "requests.db") const { return path_ + "/" + name; }
+  std::string path(const std::string& name = "requests.db") const { return folder_.at(name); }
   // Database and WAL together.
   int64_t bytes() const { return size_of(path()) + size_of(path("requests.db-wal")); }
   static int64_t size_of(const std::string& file) {
@@ -42,7 +37,7 @@ class LogFolder {
   }
   int count(const std::string& part) const {
     int n = 0;
-    for (const auto& e : std::filesystem::directory_iterator(path_))
+    for (const auto& e : std::filesystem::directory_iterator(folder_.path))
       n += e.path().filename().string().find(part) != std::string::npos;
     return n;
   }
@@ -55,7 +50,7 @@ class LogFolder {
   }
 
  private:
-  std::string path_;
+  TempFolder folder_;
   bool is_mounted_ = false;
 };
 

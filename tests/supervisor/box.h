@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "supervisor/supervisor.h"
+#include "tests/temp_folder.h"
 
 namespace tandem {
 
@@ -99,8 +100,6 @@ class Box {
                bool wait = true, Ladder ladder = {}) {
     static bool is_log_ready = (log_init("test", LogLevel::kError), true);
     (void)is_log_ready;
-    char name[] = "/tmp/tandem_box_XXXXXX";
-    dir = mkdtemp(name);
     model = dir + "/model.gguf";
     if (script != "-") write_model(script);
     config.workers_libexec_dir = TANDEM_FAKE_WORKER_DIR;
@@ -116,7 +115,6 @@ class Box {
   }
   ~Box() {
     stop();
-    std::filesystem::remove_all(dir);
   }
   void stop() {
     if (!thread.joinable()) return;
@@ -174,7 +172,9 @@ class Box {
     return json.find("\"requests\":[]") != std::string::npos;
   }
 
-  std::string dir, model;
+  testing::TempFolder folder;
+  const std::string& dir = folder.path;
+  std::string model;
   Config config;
   std::unique_ptr<RequestLog> log;
   std::unique_ptr<Supervisor> supervisor;

@@ -6,22 +6,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/temp_folder.h"
+
 using namespace tandem;
 
 namespace {
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/tandem_digest_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path + "/" + name) << text;
-    return path + "/" + name;
-  }
-};
-
 std::string wait_for(const ModelDigest& digest) {
   for (int i = 0; i < 2000 && digest.get().empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -33,23 +22,23 @@ constexpr const char* kAbc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb4
 }  // namespace
 
 TEST_CASE("model digest: of all parts in order") {
-  Folder f;
+  testing::TempFolder f;
   ModelDigest digest;
-  digest.want(f.path, "1;", {f.write("a", "ab"), f.write("b", "c")});
+  digest.want(f.path, "1;", {f.put("a", "ab"), f.put("b", "c")});
   CHECK(wait_for(digest) == kAbc);
 }
 
 TEST_CASE("model digest: remembered by its stamp, which is all that is looked at") {
-  Folder f;
+  testing::TempFolder f;
   {
     ModelDigest digest;
-    digest.want(f.path, "1;", {f.write("a", "abc")});
+    digest.want(f.path, "1;", {f.put("a", "abc")});
     REQUIRE(wait_for(digest) == kAbc);
   }
   ModelDigest known, other;
   known.want(f.path, "1;", {f.path + "/missing"});
   CHECK(known.get() == kAbc);
-  known.want(f.path, "2;", {f.write("b", "abd")});
+  known.want(f.path, "2;", {f.put("b", "abd")});
   CHECK(wait_for(known) != kAbc);
   other.want(f.path, "1", {f.path + "/missing"});  // not the beginning of a stamp
   other.stop();
@@ -57,15 +46,15 @@ TEST_CASE("model digest: remembered by its stamp, which is all that is looked at
 }
 
 TEST_CASE("model digest: a file or a folder that cannot be used costs only the digest") {
-  Folder f;
+  testing::TempFolder f;
   ModelDigest digest;
   digest.want(f.path, "1;", {f.path + "/missing"});
   digest.stop();
   CHECK(digest.get().empty());
-  digest.want(f.path + "/missing", "1;", {f.write("a", "abc")});
+  digest.want(f.path + "/missing", "1;", {f.put("a", "abc")});
   CHECK(wait_for(digest) == kAbc);
-  f.write("model_digests", std::string(100000, 'x'));
+  f.put("model_digests", std::string(100000, 'x'));
   ModelDigest again;
-  again.want(f.path, "3;", {f.write("a", "abc")});
+  again.want(f.path, "3;", {f.put("a", "abc")});
   CHECK(wait_for(again) == kAbc);
 }

@@ -9,23 +9,18 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/temp_folder.h"
+
 using namespace tandem;
 
 namespace {
-struct Folder {
-  std::string path;
+struct Folder : testing::TempFolder {
   Config config;
   Folder() {
-    char name[] = "/tmp/tandem_models_XXXXXX";
-    path = mkdtemp(name);
     std::filesystem::create_directory(path + "/models");
     config.paths_state_dir = path;
   }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string put(const std::string& name) {
-    std::ofstream(path + "/models/" + name) << name;
-    return path + "/models/" + name;
-  }
+  std::string put(const std::string& name) const { return TempFolder::put("models/" + name, name); }
 };
 }  // namespace
 

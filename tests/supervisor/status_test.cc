@@ -17,16 +17,9 @@ constexpr int64_t kS = 1'000'000;
 
 // A tree like /sys and /proc in a folder of its own.
 struct Tree {
-  std::string root;
-  Tree() {
-    char name[] = "/tmp/tandem_tree_XXXXXX";
-    root = mkdtemp(name);
-  }
-  ~Tree() { std::filesystem::remove_all(root); }
-  void put(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
-    std::ofstream(root + path, std::ios::trunc) << text << "\n";
-  }
+  testing::TempFolder folder;
+  const std::string& root = folder.path;
+  void put(const std::string& path, const std::string& line) { folder.put(path, line + "\n"); }
 };
 
 api::AdminCommand command(Action action, int64_t pid = 0) {

@@ -14,13 +14,7 @@
 using namespace tandem;
 
 namespace {
-struct CacheFolder {
-  std::string path;
-  CacheFolder() {
-    char name[] = "/tmp/tandem_weights_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~CacheFolder() { std::filesystem::remove_all(path); }
+struct CacheFolder : testing::TempFolder {
   size_t n_files() const {
     return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path), {}));
   }
