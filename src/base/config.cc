@@ -199,6 +199,8 @@ Status config_validate(const Config& c) {
   CHECK_OK(one_of("log.level", c.log_level, {"debug", "info", "warn", "error"}));
   if (c.server_tls_certificate_file.empty() != c.server_tls_key_file.empty())
     return invalid_argument("server.tls_certificate_file and server.tls_key_file must both be set or both be empty");
+  if (!c.warmup_prompts.empty() && !c.cache_prefix)
+    return invalid_argument("warmup.prompts needs cache.prefix = true; there is no cache to keep them in");
   return validate_workers(c);
 }
 

@@ -130,6 +130,7 @@ void Engine::wake() {
   impl_->arrived.notify_one();
 }
 
+int Engine::pin(std::span<const int32_t> tokens) { return impl_->scheduler.pin(tokens); }
 int Engine::max_tokens_per_sequence() const { return impl_->scheduler.max_tokens_per_sequence(); }
 const EngineCounters& Engine::counters() const { return impl_->counters; }
 

@@ -21,7 +21,8 @@ bool is_more_important(const Sequence* a, const Sequence* b) {
 
 int n_prompt(const Sequence& s) { return static_cast<int>(s.request->request.prompt.size()); }
 
-// Longest sequence that fits the pool alone, whatever its chunks.
+}  // namespace
+
 int pool_limit(const SchedulerOptions& o) {
   int64_t limit = INT32_MAX;
   for (size_t g = 0; g < o.n_pages.size(); ++g) {
@@ -32,8 +33,6 @@ int pool_limit(const SchedulerOptions& o) {
   }
   return static_cast<int>(limit);
 }
-
-}  // namespace
 
 void StepPlan::clear() {
   batch.clear();

@@ -29,6 +29,7 @@
 #include <memory>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/page_source.h"
@@ -97,6 +98,9 @@ struct SchedulerCounters {
   uint64_t computed_tokens = 0;   // of prompts and forced chunks, recomputation included
 };
 
+// Longest sequence that fits the pool alone, whatever its chunks.
+int pool_limit(const SchedulerOptions& options);
+
 // Confined to the engine thread.
 class Scheduler {
  public:
@@ -125,6 +129,9 @@ class Scheduler {
   void hand_back(uint64_t id, bool is_preempted, std::string reason);
   // What became of loans since the last call; after the plan's moves are carried out.
   void take_loan_news(EngineEvents* events);
+
+  // As Engine::pin().
+  int pin(std::span<const int32_t> tokens);
 
   bool is_idle() const { return requests_.empty(); }
   int n_running() const { return static_cast<int>(running_.size()); }
@@ -231,6 +238,8 @@ class Scheduler {
     int32_t token;
   };
   std::vector<Lane> lanes_;
+  std::vector<std::unique_ptr<PageTable>> pinned_;
+  std::vector<std::unordered_set<PageId>> pinned_pages_;  // per group, of all of them
 };
 
 }  // namespace tandem

@@ -55,6 +55,23 @@ void Scheduler::start_behind(Sequence* s, const PrefixCache::Hit& hit) {
     r->n_cached = r->n_prompt_reported = std::min(s->n_computed, static_cast<int>(r->request.prompt.size()));
 }
 
+int Scheduler::pin(std::span<const int32_t> tokens) {
+  const PrefixCache::Hit hit = cache_.find({tokens, {}}, static_cast<int>(tokens.size()));
+  if (hit.chain.n_blocks == 0) return 0;
+  pinned_.push_back(std::make_unique<PageTable>(&pool_, &options_.windows, options_.page_size));
+  pinned_.back()->adopt(hit.pages);
+  SchedulerOptions rest = options_;
+  pinned_pages_.resize(hit.pages.size());
+  for (size_t g = 0; g < hit.pages.size(); ++g) {
+    for (const PageId page : hit.pages[g]) {
+      if (page >= 0) pinned_pages_[g].insert(page);
+    }
+    rest.n_pages[g] -= static_cast<int>(pinned_pages_[g].size());
+  }
+  limit_ = std::min(options_.context_tokens, pool_limit(rest));
+  return hit.chain.n_blocks * options_.page_size;
+}
+
 // Pages of the hit that somebody holds. Those of a window count for nothing: the sequence soon
 // needs others.
 int Scheduler::pages_held(const PrefixCache::Hit& hit, int group) const {

@@ -24,6 +24,7 @@
 #include "worker/request_streams.h"
 #include "worker/sandbox.h"
 #include "worker/text_thread.h"
+#include "worker/warmup.h"
 
 namespace tandem {
 namespace {
@@ -56,6 +57,7 @@ class Worker {
   Result<std::unique_ptr<LoadedModel>> load(std::vector<GgufFile> files);
   Status grow_pool(int64_t bytes);
   Status start_engine();
+  Status warm_prompts(const std::function<EngineEvents()>& take_events);
 
   // Service, on the I/O thread.
   int serve();
@@ -246,14 +248,29 @@ Status Worker::start_engine() {
     if (is_canary_) canary_events_.push_back(std::move(e));
     else mailbox_.post_events(std::move(e));
   });
-  model_->info.pool_tokens = engine_->max_tokens_per_sequence();
-  CHECK_OK(run_canary(engine_.get(), *model_, [this] {
+  const auto take_events = [this] {
     EngineEvents all;
-    for (EngineEvents& e : std::exchange(canary_events_, {}))
+    for (EngineEvents& e : std::exchange(canary_events_, {})) {
       std::move(e.tokens.begin(), e.tokens.end(), std::back_inserter(all.tokens));
+      std::move(e.prompts.begin(), e.prompts.end(), std::back_inserter(all.prompts));
+    }
     return all;
-  }));
+  };
+  CHECK_OK(run_canary(engine_.get(), *model_, take_events));
+  if (options_.role != ipc::Role::kDecode) CHECK_OK(warm_prompts(take_events));
+  model_->info.pool_tokens = engine_->max_tokens_per_sequence();
   is_canary_ = false;
+  return ok_status();
+}
+
+// A decode worker computes no prompts, so it has no use for these.
+Status Worker::warm_prompts(const std::function<EngineEvents()>& take_events) {
+  const std::vector<std::string> prompts = split_warmup_prompts(config_.warmup_prompts);
+  if (prompts.empty()) return ok_status();
+  CHECK_ASSIGN(const WarmupResult result,
+               warm_up(engine_.get(), prompts, model_->text(), model_->info.context_tokens, take_events,
+                       [this](const std::string& phase, float fraction) { mailbox_.post_message(ipc::Progress{phase, fraction}); }));
+  log_info("system prompts are prefilled", {{"prompts", result.n_prompts}, {"pinned_tokens", result.n_pinned_tokens}});
   return ok_status();
 }
 

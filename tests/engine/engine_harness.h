@@ -51,6 +51,7 @@ class EngineHarness {
   int64_t n_checked_tokens = 0, n_cached_tokens = 0;
   std::map<SequenceEnd, int64_t> n_ends;
   int limit = 0;                     // longest sequence
+  int64_t n_pinned_pages = 0, n_pinned_twice = 0;  // in use while nothing runs, by pins; shared by two pins
 
  private:
   void take(const EngineEvents& events);

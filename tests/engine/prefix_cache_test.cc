@@ -280,6 +280,39 @@ TEST_CASE(
   CHECK(run(h, endless(fake_prompt(60, 1), 1)) == 56);
 }
 
+TEST_CASE("pinned prefixes outlast whatever fills the pool, and sequences grow to what is left") {
+  for (const int window : {8, 24}) {
+    INFO("window " << window);
+    EngineHarness h({.window = window}, options(60, 60));  // 240 tokens
+    const std::vector<int32_t> first = fake_prompt(60, 1), second = sharing(first, 32, 50);
+    CHECK(h.engine->pin(first) == 0);  // nothing of it is cached
+    run(h, endless(first, 1));
+    CHECK(h.engine->pin(first) == 60);
+    h.turn();  // publishes the accounts
+    h.n_pinned_pages = h.engine->counters().pages_used;
+    CHECK(h.n_pinned_pages == 15 + window / 4);  // full attention, and what the window reaches
+    run(h, endless(second, 1));
+    CHECK(h.engine->pin(second) == 48);
+    // Full attention: 15 pages, and 4 more of the second, which shares 8 (only what the window reaches, in a windowed group).
+    h.limit = h.engine->max_tokens_per_sequence();
+    CHECK(h.limit == 240 - 4 * (15 + 4));
+    h.turn();
+    h.n_pinned_pages = h.engine->counters().pages_used;
+    h.n_pinned_twice = h.engine->counters().pages_shared;
+    CHECK(h.n_pinned_pages >= 15 + 4 + window / 4);
+    CHECK(h.n_pinned_twice >= 8);
+    for (int32_t i = 0; i < 12; ++i) h.submit(endless(fake_prompt(100, static_cast<uint64_t>(i) + 10), 70));
+    const uint64_t longest = h.submit(endless(fake_prompt(100, 99), 500));
+    h.run_until_idle();
+    CHECK(h.entry(longest).choices[0].end == SequenceEnd::kPool);
+    CHECK(h.entry(longest).choices[0].tokens.size() == static_cast<size_t>(h.limit) - 100);
+    h.check_all_ended();
+    CHECK(run(h, endless(sharing(first, 60, 90), 5)) == 60);
+    CHECK(run(h, endless(sharing(second, 48, 90), 5)) == 48);
+    CHECK(h.engine->counters().pages_used == h.n_pinned_pages);
+  }
+}
+
 TEST_CASE("pages that a window lost shorten or forbid the hit") {
   EngineHarness h({.window = 8}, options(400, 12));
   std::vector<int32_t> prompt = fake_prompt(60, 1);
