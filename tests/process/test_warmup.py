@@ -23,8 +23,10 @@ def test_the_first_request_with_a_configured_prompt_finds_it_also_after_a_restar
     while (answer := a.get("/ready"))[0] != 200:
         seen.update(re.findall(r"prefilling system prompt \d of 2", answer[1]))
         assert time.time() < end, a.log()
-    log = a.log()
-    pinned = int(re.search(r"system prompts are prefilled.*prompts=2.*pinned_tokens=(\d+)", log).group(1))
+    while not (line := re.search(r"system prompts are prefilled.*prompts=2.*pinned_tokens=(\d+)", a.log())):
+        assert time.time() < end, a.log()  # the log is written behind
+        time.sleep(0.05)
+    pinned = int(line.group(1))
     assert seen, "progress of the prompts was never shown by /ready"
     for system in (FIRST, SECOND):
         n_cached, n_prompt = cached(a, system, "Is the valve open?")
