@@ -44,19 +44,6 @@ std::string existing_part(std::string path) {
   return path;
 }
 
-bool has_nvidia_card(const std::string& root) {
-  const std::string folder = root + "/sys/bus/pci/devices";
-  DIR* dir = opendir(folder.c_str());
-  if (dir == nullptr) return false;
-  bool found = false;
-  while (const dirent* entry = readdir(dir)) {
-    const std::string device = folder + "/" + entry->d_name;
-    found |= first_line(device + "/vendor") == "0x10de" && first_line(device + "/class").value_or("").rfind("0x03", 0) == 0;
-  }
-  closedir(dir);
-  return found;
-}
-
 // 0, or errno of binding "host:port" as tandemd would.
 int try_bind(const std::string& listen) {
   const size_t colon = listen.rfind(':');
@@ -137,6 +124,19 @@ std::vector<DoctorLine> check_key_files(const Config& config) {
   return {check_key_file("user keys", or_default(config.auth_user_keys_file, "/etc/tandem/keys"), !config.auth_user_keys_file.empty()),
           check_key_file("admin key", or_default(config.auth_admin_key_file, "/etc/tandem/admin.key"),
                          !config.auth_admin_key_file.empty())};
+}
+
+bool has_nvidia_card(const std::string& root) {
+  const std::string folder = root + "/sys/bus/pci/devices";
+  DIR* dir = opendir(folder.c_str());
+  if (dir == nullptr) return false;
+  bool found = false;
+  while (const dirent* entry = readdir(dir)) {
+    const std::string device = folder + "/" + entry->d_name;
+    found |= first_line(device + "/vendor") == "0x10de" && first_line(device + "/class").value_or("").rfind("0x03", 0) == 0;
+  }
+  closedir(dir);
+  return found;
 }
 
 DoctorLine check_device(const std::string& root) {

@@ -19,6 +19,8 @@ DoctorLine check_folder(const std::string& what, const std::string& folder);
 DoctorLine check_port(const Config& config);
 // The key files: readable by us, by nobody else.
 std::vector<DoctorLine> check_key_files(const Config& config);
+// A display or compute device of this maker on the PCI bus.
+bool has_nvidia_card(const std::string& root);
 // Graphics card and driver, from sysfs below `root` ("" = the real one).
 DoctorLine check_device(const std::string& root);
 // `utc_us` is what the clock says; `is_synchronized` what the kernel says of it.

@@ -174,6 +174,7 @@ void add_doctor(CLI::App* app, DoctorOptions* o, int* code) {
   verb->add_option("-m,--model", o->model, "also check that this GGUF file can be served");
   verb->add_option("--state", o->state_dir, "state folder, as for serve");
   verb->add_option("--config", o->config_file, "configuration file");
+  verb->add_flag("--profile", o->wants_profile, "only say which of the shipped profiles suits this machine, and why");
   add_isa(verb, &o->force_isa, &o->threads);
   verb->callback([=] { *code = verb_doctor(*o); });
 }

@@ -51,4 +51,8 @@ Result<std::string> find_worker() {
   return find_program("tandem-worker", {here, here + "/../worker", "/usr/libexec/tandem"});
 }
 
+Result<std::string> find_cuda_worker() {
+  return find_program("tandem-worker-cuda", {own_folder(), "/usr/libexec/tandem"});
+}
+
 }  // namespace tandem::ctl

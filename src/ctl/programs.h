@@ -11,5 +11,6 @@ namespace tandem::ctl {
 // kNotFound lists the places.
 Result<std::string> find_tandemd();
 Result<std::string> find_worker();
+Result<std::string> find_cuda_worker();
 
 }  // namespace tandem::ctl

@@ -112,20 +112,20 @@ Result<std::string> read_all(int fd) {
 
 }  // namespace
 
-Result<std::string> capture_own_program(const std::vector<std::string>& arguments) {
+Result<std::string> capture_program(const std::string& program, const std::vector<std::string>& arguments) {
   const UniqueFd out(memfd_create("output", MFD_CLOEXEC));
   if (!out.valid()) return errno_status(errno, "cannot make a memory file");
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, out.get(), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, out.get(), STDERR_FILENO);
-  std::vector<char*> argv = {const_cast<char*>("tandem")};
+  std::vector<char*> argv = {const_cast<char*>(program.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   pid_t pid = -1;
-  const int err = posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
+  const int err = posix_spawn(&pid, program.c_str(), &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
-  if (err != 0) return errno_status(err, "cannot start this program again");
+  if (err != 0) return errno_status(err, "cannot start " + program);
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }

@@ -30,7 +30,8 @@ Result<std::string> read_stdin();
 int run_worker_tool(const std::string& tool, ToolFiles files,
                     const std::vector<std::string>& arguments);
 
-// Runs this very program with these arguments and gives what it writes to stdout and stderr, whatever its exit code.
-Result<std::string> capture_own_program(const std::vector<std::string>& arguments);
+// Runs it with these arguments and gives what it writes to stdout and stderr, whatever its exit code. "/proc/self/exe" is this very
+// program.
+Result<std::string> capture_program(const std::string& program, const std::vector<std::string>& arguments);
 
 }  // namespace tandem::ctl

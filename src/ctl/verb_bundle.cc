@@ -70,7 +70,7 @@ void add_doctor(const BundleOptions& options, Parts* out) {
   pass("--model", options.model);
   pass("--state", options.state_dir);
   pass("--config", options.config_file);
-  const auto output = capture_own_program(arguments);
+  const auto output = capture_program("/proc/self/exe", arguments);
   if (!output.ok()) return out->miss("doctor.txt", output.status().message());
   out->add("doctor.txt", *output);
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/config.h"
+#include "ctl/board_profile.h"
 #include "ctl/doctor_checks.h"
 #include "ctl/http_client.h"
 #include "ctl/tool_process.h"
@@ -53,9 +54,17 @@ void report_workers(const ServerOptions& server) {
   }
 }
 
+int propose() {
+  const ProfileProposal p = propose_profile(read_board(""));
+  std::printf("%s: %s\n", p.name.c_str(), p.why.c_str());
+  std::printf("to use it: cp /usr/share/tandem/profiles/%s.toml /etc/tandem/profile.toml && systemctl restart tandem\n", p.name.c_str());
+  return 0;
+}
+
 }  // namespace
 
 int verb_doctor(const DoctorOptions& options) {
+  if (options.wants_profile) return propose();
   Config config;
   bool has_failure = print(check_configuration(options, &config));
   if (!options.state_dir.empty()) {

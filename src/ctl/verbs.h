@@ -108,6 +108,7 @@ struct DoctorOptions {
   ServerOptions server;  // looked at if it answers
   std::string model, state_dir, config_file, force_isa;
   int threads = 0;
+  bool wants_profile = false;  // only propose one of the shipped profiles
 };
 int verb_doctor(const DoctorOptions& options);
 

@@ -1,10 +1,28 @@
 // firmware_config/tandem.toml is the manual: it must show every key with the program's own default and range.
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/config.h"
 using namespace tandem;
+
+TEST_CASE("every shipped profile loads, changes something, and is valid") {
+  int n = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(TANDEM_SOURCE_DIR "/firmware_config/profiles")) {
+    INFO(entry.path().string());
+    Config config;
+    const Status loaded = config_load_file(entry.path().string(), &config);
+    INFO(loaded.message());
+    REQUIRE(loaded.ok());
+    const Status valid = config_validate(config);
+    INFO(valid.message());
+    REQUIRE(valid.ok());
+    REQUIRE(config_to_toml(config) != config_to_toml(Config{}));
+    ++n;
+  }
+  REQUIRE(n == 6);
+}
 
 TEST_CASE("tandem.toml shows every key with its default and range") {
   std::ifstream in(TANDEM_SOURCE_DIR "/firmware_config/tandem.toml");

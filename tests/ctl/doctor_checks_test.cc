@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "base/file_hash.h"
+#include "ctl/board_profile.h"
 #include "base/unique_fd.h"
 #include "ctl/status_text.h"
 #include "tests/temp_folder.h"
@@ -45,6 +46,41 @@ TEST_CASE("doctor: clock") {
   CHECK(verdict(check_clock(1'790'000'000'000'000, false)) == "warn");
   CHECK(verdict(check_clock(0, true)) == "fail");
   CHECK(verdict(check_clock(1'700'000'000'000'000, true)) == "fail");
+}
+
+TEST_CASE("doctor: the profile proposed is one of those shipped, by board and card") {
+  const auto name = [](const BoardFacts& facts) {
+    const ProfileProposal p = propose_profile(facts);
+    INFO(p.name << ": " << p.why);
+    CHECK(!p.why.empty());
+    CHECK(std::filesystem::exists(TANDEM_SOURCE_DIR "/firmware_config/profiles/" + p.name + ".toml"));
+    return p.name;
+  };
+  constexpr int64_t kMiB = 1 << 20;
+  CHECK(name({}) == "cpu-only");
+  CHECK(name({.memory_bytes = 8192 * kMiB, .has_nvidia_card = true, .gpu_trouble = "driver 470 is too old"}) == "cpu-only");
+  CHECK(has(propose_profile({.has_nvidia_card = true, .gpu_trouble = "driver 470"}).why, "driver 470"));
+  // As drivers of such cards say it.
+  for (const auto& [mib, want] : {std::pair{2048, "cpu-only"}, {4096, "x86-gpu-4gb"}, {3904, "x86-gpu-4gb"}, {5926, "x86-gpu-6gb"},
+                                  {6144, "x86-gpu-6gb"}, {7982, "x86-gpu-8gb"}, {8188, "x86-gpu-8gb"}, {24564, "x86-gpu-8gb"}}) {
+    INFO(mib);
+    CHECK(name({.has_nvidia_card = true, .gpu_memory_bytes = mib * kMiB}) == want);
+  }
+  CHECK(name({.board = "Raspberry Pi 5 Model B Rev 1.0"}) == "raspberry-pi-5");
+  CHECK(has(propose_profile({.board = "Raspberry Pi 4 Model B"}).why, "nearest"));
+  CHECK(name({.board = "NVIDIA Jetson Orin Nano Developer Kit", .gpu_memory_bytes = 7620 * kMiB}) == "jetson-orin");
+  CHECK(name({.board = "NVIDIA Jetson Orin Nano Developer Kit", .gpu_trouble = "no driver"}) == "cpu-only");
+
+  Folder box;
+  box.put("proc/device-tree/model", std::string("Raspberry Pi 5 Model B Rev 1.1\0", 31));
+  box.put("proc/meminfo", "MemTotal:        8060000 kB\nMemFree:          100000 kB\n");
+  const BoardFacts read = read_board(box.path);
+  CHECK(read.board == "Raspberry Pi 5 Model B Rev 1.1");
+  CHECK(read.memory_bytes == int64_t{8060000} * 1024);
+  CHECK(!read.has_nvidia_card);
+  CHECK(probed_memory_bytes("NVIDIA T400 4GB, sm_75, driver 580.65, 3651 MiB of 3904 free\n") == 3904 * kMiB);
+  CHECK(probed_memory_bytes("no CUDA device\n") == 0);
+  CHECK(probed_memory_bytes("x MiB of y free") == 0);
 }
 
 TEST_CASE("doctor: device") {

@@ -39,3 +39,11 @@ def test_man_page_names_every_verb():
     verbs = set(re.findall(r'app->add_subcommand\(\s*"([a-z]+)"', read("src/ctl/main.cc")))
     described = set(re.findall(r"\.TP\n\.B ([a-z]+)\n", read("packaging/man/tandem.1")))
     assert verbs == described
+
+
+def test_every_profile_is_in_the_package_and_the_closed_one_is_the_default():
+    rules = read("packaging/debian/rules")
+    assert "install -m 644 firmware_config/profiles/*.toml $(DEST)/usr/share/tandem/profiles/" in rules
+    assert "firmware_config/profiles/cpu-only.toml $(DEST)/etc/tandem/profile.toml" in rules
+    names = sorted(os.listdir(os.path.join(TOP, "firmware_config/profiles")))
+    assert names == ["cpu-only.toml", "jetson-orin.toml", "raspberry-pi-5.toml", "x86-gpu-4gb.toml", "x86-gpu-6gb.toml", "x86-gpu-8gb.toml"]
