@@ -40,9 +40,11 @@ function(tandem_cuda_library name)
   foreach(source ${R_SOURCES})
     get_filename_component(stem ${source} NAME)
     set(object ${dir}/${stem}.o)
+    # The seed and the temporary files' place take chance out of symbol names: a build can be repeated to the byte, in a
+    # folder of the same name (nvcc hashes a source's whole path into them).
     add_custom_command(OUTPUT ${object} ${dir}/${stem}.log
       COMMAND ${CMAKE_SOURCE_DIR}/cmake/run_logged ${dir}/${stem}.log ${TANDEM_NVCC} ${TANDEM_NVCC_FLAGS} ${nvcc_archs}
-              -I${CMAKE_SOURCE_DIR} -MD -MF ${object}.dep -c ${source} -o ${object}
+              -frandom-seed ${stem} -objtemp -I${CMAKE_SOURCE_DIR} -MD -MF ${object}.dep -c ${source} -o ${object}
       DEPENDS ${source} ${CMAKE_SOURCE_DIR}/cmake/run_logged DEPFILE ${object}.dep
       COMMENT "Building CUDA object ${stem}.o" VERBATIM)
     list(APPEND objects ${object})
