@@ -18,9 +18,10 @@ DevicePolicy::DevicePolicy(const Config& config, ipc::Role role)
     : wanted_(wanted_device(config, role)), fault_limit_(config.gpu_fault_limit), window_us_(config.gpu_fault_window_ms * 1000),
       cooldown_us_(config.gpu_cooldown_ms * 1000) {}
 
-bool DevicePolicy::on_end(const std::string& cause, const std::string& reason, bool was_ready, int64_t now_us) {
+bool DevicePolicy::on_end(const std::string& cause, const std::string& reason, int64_t served_us, int64_t now_us) {
   if (wanted_ < 0 || is_given_up_) return false;
-  if (cause == "device" && !was_ready) {  // it cannot even be opened, or holds too little
+  if (served_us >= window_us_) n_given_up_ = 0;
+  if (cause == "device" && served_us == kNeverReady) {  // it cannot even be opened, or holds too little
     give_up(reason, now_us);
     return true;
   }

@@ -28,7 +28,7 @@ struct WorkerView {
   uint64_t generation = 0;
   ipc::Heartbeat heartbeat;
   int64_t pool_bytes = 0;
-  std::string device, device_trouble;  // where it runs; why not on the device that is wanted for it
+  std::string device, isa, device_trouble;  // where it runs, by which kernels; why not on the device that is wanted for it
 };
 
 struct StatusView {

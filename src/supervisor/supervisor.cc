@@ -180,7 +180,8 @@ StatusView Supervisor::view() const {
                          keeper->last_end(), keeper->number(), keeper->pid(), keeper->n_restarts(),
                          keeper->generation(), keeper->heartbeat(),
                          keeper->model() ? keeper->model()->kv_pool_bytes : 0,
-                         keeper->model() ? keeper->model()->device : "", keeper->device_trouble()});
+                         keeper->model() ? keeper->model()->device : "", keeper->model() ? keeper->model()->isa : "",
+                         keeper->device_trouble()});
   }
   for (int i = 0; i < 3; ++i) v.waiting[i] = dispatcher_.n_waiting(static_cast<ipc::Priority>(i));
   v.running = dispatcher_.n_running();

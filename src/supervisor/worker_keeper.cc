@@ -110,7 +110,7 @@ Result<std::string> WorkerKeeper::choose_program() {
   if (spec_.device >= 0) {
     auto program = find_worker_program(config_, kDeviceProgram);
     if (program.ok()) return program;
-    if (device_policy_.on_end("device", program.status().message(), false, clock_->now_us())) tell_given_up(spec_.role, device_policy_);
+    if (device_policy_.on_end("device", program.status().message(), DevicePolicy::kNeverReady, clock_->now_us())) tell_given_up(spec_.role, device_policy_);
     spec_.device = -1;
   }
   return find_worker_program(config_);
@@ -349,7 +349,7 @@ void WorkerKeeper::handle_end(WorkerEnd end) {
   if (state_ == WorkerState::kStopped) return hooks_.on_up_changed();
   std::string reason = fatal_ ? fatal_->message : end.detail;
   last_end_ = end.cause + ": " + reason;
-  const bool gives_up_device = spec_.device >= 0 && device_policy_.on_end(end.cause, reason, was_ready, now);
+  const bool gives_up_device = spec_.device >= 0 && device_policy_.on_end(end.cause, reason, was_ready ? now - ready_us_ : DevicePolicy::kNeverReady, now);
   if (gives_up_device) {
     tell_given_up(spec_.role, device_policy_);
     policy_.reset();

@@ -112,6 +112,9 @@ def test_text_is_that_of_the_processor_up_to_a_near_tie(hybrid, device, on_proce
     m = a.metrics()
     assert m["llm_handoff_pages_total"] > 0
     assert "device=gpu" in a.log()
+    # Each worker tells its own place, not that of the one that speaks for all.
+    assert worker(a)["device"] == "gpu" and worker(a)["isa"].startswith("sm_")
+    assert worker(a, "prefill")["device"] == "cpu" and not worker(a, "prefill")["isa"].startswith("sm_")
     # Prompts were computed by the prefill worker only.
     assert worker(a)["computed_tokens"] <= 40  # the start-up text, a forced token
     assert a.stop() == 0
@@ -139,6 +142,7 @@ def test_a_device_that_keeps_failing_is_given_up_and_comes_back(hybrid, device, 
     assert text[:20] == expected[:20]
     status, body, _ = a.get("/ready")
     assert status == 200 and '"degraded"' in body and "runs on the processor" in body, body
+    assert worker(a)["isa"] == worker(a, "prefill")["isa"]
     assert worker(a)["device"] == "cpu" and "3 faults" in worker(a)["device_trouble"]
     assert up(a) == (0, 1)
     assert "device given up" in a.log()
