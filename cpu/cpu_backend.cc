@@ -7,6 +7,7 @@
 #include "cpu/kv_pools.h"
 #include "cpu/omp_team.h"
 #include "cpu/packed_model.h"
+#include "model/stage.h"
 
 namespace tandem {
 namespace {
@@ -15,17 +16,22 @@ KvType kv_type_in_force(const CpuBackendOptions& options) {
   return options.float_activations ? KvType::kF32 : options.kv_type;
 }
 
+ModelConfig config_in_force(const ModelConfig& config, const CpuBackendOptions& options) {
+  return options.n_layers > 0 ? stage_config(config, 0, options.n_layers) : config;
+}
+
 class CpuBackend : public Backend {
  public:
   CpuBackend(const ModelConfig& config, const CpuBackendOptions& options)
-      : config_(config),
+      : config_(config_in_force(config, options)),
         options_(options),
         team_(options.n_threads),
         kv_(config_, kv_type_in_force(options), options.page_size),
         sampler_scratch_(static_cast<size_t>(options.n_threads)) {}
 
   Status load(const ModelWeights& weights) {
-    CHECK_ASSIGN(model_, PackedModel::pack(weights, *options_.kernels, &team_, options_.pack));
+    CHECK_ASSIGN(model_, options_.n_layers > 0 ? load_first_layers(weights)
+                                               : PackedModel::pack(weights, *options_.kernels, &team_, options_.pack));
     forward_ = std::make_unique<CpuForward>(config_, *model_, *options_.kernels, &kv_, &team_,
                                             options_.float_activations);
     return ok_status();
@@ -67,7 +73,9 @@ class CpuBackend : public Backend {
     });
     return ok_status();
   }
+  std::span<const float> hidden() override { return options_.n_layers > 0 ? forward_->hidden() : std::span<const float>(); }
   Status copy_pages(std::span<const PageCopy> copies) override { return kv_.copy(copies); }
+  Status import_page(int group, PageId to, const std::function<Status(uint8_t*)>& fill) override { return kv_.import(group, to, fill); }
   std::string description() const override {
     const size_t n_library = model_ ? model_->library.size() : 0;
     return fmt::format("cpu {} {} thread{}{}{}", options_.kernels->isa, options_.n_threads,
@@ -76,6 +84,25 @@ class CpuBackend : public Backend {
   }
 
  private:
+  // Of the whole model's file, where there is one: other workers have it in memory, and what is not read here costs
+  // none. Else packed for this process alone.
+  Result<std::unique_ptr<PackedModel>> load_first_layers(const ModelWeights& weights) {
+    if (options_.pack.cache != nullptr) {
+      PackOptions stored = options_.pack;
+      stored.only_cached = true;
+      auto whole = PackedModel::pack(weights, *options_.kernels, &team_, stored);
+      if (whole.ok()) {
+        (*whole)->layers.resize(static_cast<size_t>(options_.n_layers));
+        (*whole)->output = {};
+        (*whole)->output_norm.clear();
+      }
+      if (whole.ok() || whole.status().code() != StatusCode::kNotFound) return whole;
+    }
+    PackOptions own = options_.pack;
+    own.cache = nullptr;
+    return PackedModel::pack(stage_weights(weights, 0, options_.n_layers), *options_.kernels, &team_, own);
+  }
+
   const ModelConfig config_;
   const CpuBackendOptions options_;
   OmpTeam team_;
@@ -91,11 +118,14 @@ constexpr int64_t kSamplerBytesPerToken = sizeof(float) + sizeof(std::pair<float
 
 }  // namespace
 
-Result<CpuMemory> plan_cpu_memory(const ModelConfig& config, const ModelWeights& weights,
+Result<CpuMemory> plan_cpu_memory(const ModelConfig& whole, const ModelWeights& weights,
                                   const CpuBackendOptions& options, int n_tokens, int n_logit_rows,
                                   int context_tokens) {
   CpuMemory memory;
-  CHECK_ASSIGN(memory.weights_bytes, PackedModel::bytes_needed(weights, *options.kernels, options.pack.library != nullptr));
+  const ModelConfig config = config_in_force(whole, options);
+  CHECK_ASSIGN(memory.weights_bytes,
+               PackedModel::bytes_needed(options.n_layers > 0 ? stage_weights(weights, 0, options.n_layers) : weights,
+                                         *options.kernels, options.pack.library != nullptr));
   KvPools pools(config, kv_type_in_force(options), options.page_size);
   OmpTeam team(options.n_threads);
   const PackedModel unused{};
@@ -114,6 +144,8 @@ Result<std::unique_ptr<Backend>> create_cpu_backend(const ModelConfig& config, c
   if (options.page_size != 16 && options.page_size != 32) {
     return invalid_argument(fmt::format("cache.page_size_tokens must be 16 or 32, got {}", options.page_size));
   }
+  if (options.n_layers < 0 || options.n_layers > config.n_layers)
+    return invalid_argument(fmt::format("layers of the processor must be 0 to {}, got {}", config.n_layers, options.n_layers));
   CHECK(options.kernels != nullptr);
   auto backend = std::make_unique<CpuBackend>(config, options);
   CHECK_OK(backend->load(weights));

@@ -18,6 +18,7 @@ struct CpuBackendOptions {
   const KernelTable* kernels = nullptr;
   int n_threads = 1;
   bool float_activations = false;  // the reference mode; pages then hold float32, whatever kv_type says
+  int n_layers = 0;                // the first so many, forward() ending with hidden(); 0: all, and logits
   int page_size = 16;
   KvType kv_type = KvType::kF16;
   bool touch_pools_later = false;          // see Backend::touch_pages

@@ -48,7 +48,7 @@ CpuForward::CpuForward(const ModelConfig& config, const PackedModel& model, cons
     acts_.push_back({acts_of({&w.wq, &w.wk, &w.wv}), acts_of({&w.wo}), acts_of({&w.w_gate, &w.w_up}),
                      acts_of({&w.w_down})});
   }
-  output_acts_ = acts_of({&model.output});
+  if (ends_with_logits()) output_acts_ = acts_of({&model.output});
   for (const RopeParams& rope : config.ropes) {
     rope_offsets_.push_back(rope_stride_);
     rope_stride_ += rope.dim;
@@ -74,7 +74,7 @@ Status CpuForward::check(const StepBatch& batch) const {
       return invalid_argument("step: one page table per KV group is needed");
     }
     for (size_t g = 0; g < item.page_tables.size(); ++g) {
-      const int page_size = kv_->layout(config_.kv_groups[g].layers[0]).page_size;
+      const int page_size = kv_->layout(0).page_size;
       const int window = config_.kv_groups[g].window;
       const int first_key = window > 0 ? std::max(0, item.first_pos - window + 1) : 0;
       const int last = (item.first_pos + item.n_tokens - 1) / page_size;
@@ -189,6 +189,10 @@ Status CpuForward::run(const StepBatch& batch) {
 std::span<const float> CpuForward::logits(int i) const {
   const size_t vocab = static_cast<size_t>(config_.vocab_size);
   return {logits_ + static_cast<size_t>(i) * vocab, vocab};
+}
+
+std::span<const float> CpuForward::hidden() const {
+  return {x_, static_cast<size_t>(plan_.n_tokens()) * static_cast<size_t>(config_.hidden_dim)};
 }
 
 uint8_t* CpuForward::thread_scratch(const TeamMember& t) const {
@@ -339,7 +343,8 @@ void CpuForward::add_and_norm(TeamMember& t, const Rows& rows, const std::vector
                               Acts next_acts) {
   t.share(rows.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      norm_to_activations(t, r, add_branch(rows, r, bias, post_norm), next_norm, next_acts);
+      const float* x = add_branch(rows, r, bias, post_norm);
+      if (!next_norm.empty()) norm_to_activations(t, r, x, next_norm, next_acts);
     }
   });
 }
@@ -473,14 +478,14 @@ void CpuForward::compute(TeamMember& t) {
     const LayerActs& acts = acts_[static_cast<size_t>(i)];
     const bool is_last = i + 1 == config_.n_layers;
     const Acts next_acts = is_last ? output_acts_ : acts_[static_cast<size_t>(i) + 1].qkv;
-    const std::vector<float>& next_norm = is_last ? model_.output_norm : model_.layers[i + 1].attn_norm;
+    const std::vector<float>& next_norm = is_last ? model_.output_norm : model_.layers[i + 1].attn_norm;  // none: the end
 
     // Attention.
     multiply(t, M, acts.qkv, {{&w.wq, q_, q_dim}, {&w.wk, k_, kv_dim}, {&w.wv, v_, kv_dim}});
     rotate_and_store_kv(t, i);
     attend(t, i);
     // Past the last K/V, only the tokens go on whose logits somebody asked for.
-    const Rows rows = is_last ? Rows{logit_rows.data(), static_cast<int64_t>(logit_rows.size())} : Rows{nullptr, M};
+    const Rows rows = is_last && ends_with_logits() ? Rows{logit_rows.data(), static_cast<int64_t>(logit_rows.size())} : Rows{nullptr, M};
     store_attention(t, rows, i);
     multiply(t, rows.count, acts.o, {{&w.wo, branch_, hidden}});
     add_and_norm(t, rows, w.bo, w.attn_post_norm, w.ffn_norm, acts.gate_up);
@@ -493,6 +498,7 @@ void CpuForward::compute(TeamMember& t) {
   }
 
   // Logits.
+  if (!ends_with_logits()) return;
   multiply(t, static_cast<int64_t>(logit_rows.size()), output_acts_, {{&model_.output, logits_, config_.vocab_size}});
   if (config_.logit_softcap > 0) cap_logits(t);
 }

@@ -28,6 +28,8 @@ class CpuForward {
   // logit_rows. kInvalidArgument: nothing was computed. kExhausted: no memory for a step of this size.
   Status run(const StepBatch& batch);
   std::span<const float> logits(int i) const;  // of logit_rows[i]; valid until the next run
+  // Where `model` has no output: what the last layer made of each token, [M][hidden_dim]; valid until the next run.
+  std::span<const float> hidden() const;
   // Of this object after any steps of up to n_tokens tokens and n_logit_rows rows, each token behind fewer than
   // context_tokens. Reads no weight: `model` may be empty.
   int64_t most_scratch_bytes(int n_tokens, int n_logit_rows, int context_tokens) const;
@@ -53,6 +55,7 @@ class CpuForward {
     int64_t token(int64_t r) const { return tokens ? tokens[r] : r; }
   };
 
+  bool ends_with_logits() const { return model_.output.data != nullptr; }
   Status check(const StepBatch& batch) const;
   Status reserve(int n_tokens, int n_logit_rows);
   Status reserve_records();

@@ -34,6 +34,8 @@ Status KvPools::reserve(const std::vector<int>& n_pages, bool touch_later) {
       return invalid_argument(fmt::format("KV pool: group {} asks for {} pages, at least 1 is needed", g,
                                           n_pages[g]));
     }
+    group.n_pages = n_pages[g];
+    if (group.page_bytes == 0) continue;  // its layers are another backend's
     const size_t count = static_cast<size_t>(n_pages[g]);
     const std::string purpose =
         fmt::format("the KV pool of group {} ({} pages of {} bytes)", g, count, group.page_bytes);
@@ -43,7 +45,6 @@ Status KvPools::reserve(const std::vector<int>& n_pages, bool touch_later) {
     const size_t n_bytes = count * group.page_bytes;
     CHECK_ASSIGN(group.memory, touch_later ? Arena::reserve(n_bytes, purpose) : Arena::allocate(n_bytes, purpose));
     group.data = group.memory.data();
-    group.n_pages = n_pages[g];
   }
   return ok_status();
 }
@@ -80,6 +81,12 @@ Status KvPools::touch(const std::atomic<bool>& stop) {
   return ok_status();
 }
 
+Status KvPools::import(int group, PageId to, const std::function<Status(uint8_t*)>& fill) {
+  if (group < 0 || group >= static_cast<int>(groups_.size()) || to < 0 || to >= n_pages(group))
+    return internal_error(fmt::format("import into page {} of group {}: no such page", to, group));
+  return fill(page(group, to));
+}
+
 Status KvPools::copy(std::span<const PageCopy> copies) {
   for (const PageCopy& c : copies) {
     if (c.group < 0 || c.group >= static_cast<int>(groups_.size()) || c.from < 0 || c.to < 0 ||
@@ -87,7 +94,7 @@ Status KvPools::copy(std::span<const PageCopy> copies) {
       return internal_error(fmt::format("copy of page {} to {} in group {}: no such page", c.from, c.to,
                                         c.group));
     }
-    if (c.from == c.to) continue;
+    if (c.from == c.to || groups_[static_cast<size_t>(c.group)].page_bytes == 0) continue;
     std::memcpy(page(c.group, c.to), page(c.group, c.from),
                 groups_[static_cast<size_t>(c.group)].page_bytes);
   }

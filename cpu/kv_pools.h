@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -26,6 +27,7 @@ class KvPools {
   Status place(const std::vector<int>& n_pages, const std::vector<uint8_t*>& memory);
   Status touch(const std::atomic<bool>& stop);
   Status copy(std::span<const PageCopy> copies);
+  Status import(int group, PageId to, const std::function<Status(uint8_t*)>& fill);
 
   int n_pages(int group) const { return groups_[static_cast<size_t>(group)].n_pages; }
   const KvLayout& layout(int layer) const { return layouts_[static_cast<size_t>(layer)]; }

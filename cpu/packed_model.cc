@@ -39,7 +39,7 @@ std::vector<PackJob> list_jobs(const ModelWeights& weights, PackedModel* model) 
     add("wo", from.wo, &to.wo), add("w_gate", from.w_gate, &to.w_gate);
     add("w_up", from.w_up, &to.w_up), add("w_down", from.w_down, &to.w_down);
   }
-  if (weights.output.data != weights.token_embedding.data) {
+  if (weights.output && weights.output.data != weights.token_embedding.data) {
     jobs.push_back({"output", &weights.output, &model->output});
   }
   return jobs;
@@ -214,6 +214,7 @@ Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weigh
       return model;
     }
   }
+  if (options.only_cached) return not_found("no stored weights");
   CHECK_ASSIGN(model->bytes, Arena::reserve(n_bytes, "packed weights"));  // touched slab by slab
   set_matrices(model->bytes.data());
   PackCache::Hash model_hash{};

@@ -29,6 +29,7 @@ struct PackOptions {
   // Bytes of the model's file once they have been read for the last time; or empty.
   std::function<void(const uint8_t*, size_t)> on_source_read;
   PackCache* cache = nullptr;  // matrices are mapped from it if it has them, else it keeps what it may store
+  bool only_cached = false;    // and kNotFound if it has not
   const DenseLibrary* library = nullptr;  // for dense weights, where it measures faster; null: it may not serve
 };
 

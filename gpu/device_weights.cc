@@ -42,7 +42,7 @@ void DeviceWeights::add_vector(const std::vector<float>& from, const float** to)
 
 Status DeviceWeights::plan(const ModelConfig& config, const ModelWeights& weights) {
   layers.resize(weights.layers.size());
-  CHECK_OK(add_matrix("token_embedding", weights.token_embedding, &token_embedding));
+  if (weights.token_embedding) CHECK_OK(add_matrix("token_embedding", weights.token_embedding, &token_embedding));
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const LayerWeights& from = weights.layers[i];
     DeviceLayer& to = layers[i];

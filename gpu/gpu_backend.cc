@@ -14,6 +14,8 @@
 #include "gpu/device_sampler.h"
 #include "gpu/gpu_forward.h"
 #include "gpu/step_graph.h"
+#include "kernels/tile_layout.h"
+#include "model/stage.h"
 
 namespace tandem {
 namespace {
@@ -28,8 +30,9 @@ int round_up_power(int n) { return static_cast<int>(std::bit_ceil(static_cast<un
 
 class GpuBackend : public Backend {
  public:
-  GpuBackend(const ModelConfig& config, const GpuFacts& gpu, GpuOptions options)
-      : config_(config), gpu_(gpu), options_(std::move(options)), kv_(config_, options_.kv_type, options_.page_size),
+  // `config`: of the layers from options.first_layer on.
+  GpuBackend(ModelConfig config, const GpuFacts& gpu, GpuOptions options)
+      : config_(std::move(config)), gpu_(gpu), options_(std::move(options)), kv_(config_, options_.kv_type, options_.page_size),
         forward_(config_, weights_, kv_, options_.float_activations) {}
 
   Status plan(const ModelWeights& weights);
@@ -56,8 +59,8 @@ class GpuBackend : public Backend {
   }
 
  private:
-  struct Upload {  // pinned: inputs [4][max_rows], then tables [max_rows][stride] of each group
-    size_t offset = 0;
+  struct Upload {  // pinned: inputs [4][max_rows], then tables [max_rows][stride] of each group; hidden: tiles
+    size_t offset = 0, hidden_offset = 0;
     CudaEvent done;
     bool is_used = false;
   };
@@ -68,6 +71,8 @@ class GpuBackend : public Backend {
   Status launch(const StepShape& shape);
   Status send_inputs(int n_rows, const int32_t* tokens, const int32_t* positions, const int32_t* table_of, const int32_t* logit_rows, int n_logit_rows);
   Status send_table(int row, const StepItem& item, int last_pos);
+  Status send_hidden(const float* rows, int n_rows, std::vector<int32_t>* tokens);
+  bool takes_hidden() const { return options_.first_layer > 0; }
   Status next_upload();
   Status choose_paths();
   Result<float> time_step(int n_rows, DotPath path, cudaEvent_t begin, cudaEvent_t end);
@@ -117,7 +122,7 @@ Status GpuBackend::plan(const ModelWeights& weights) {
   const int wanted = std::max(kSliceRows, round_up_power(options_.max_batch_size));
   const int max_rows = std::max(1, static_cast<int>(std::bit_floor(static_cast<unsigned>(std::min(wanted, affordable)))));
   const int max_logit_rows = std::min(max_rows, round_up_power(options_.max_batch_size));
-  forward_.plan(max_rows, max_logit_rows, options_.context_tokens);
+  forward_.plan(max_rows, max_logit_rows, options_.context_tokens, takes_hidden());
   sampler_.plan(max_logit_rows, config_.vocab_size);
   return ok_status();
 }
@@ -142,6 +147,7 @@ Status GpuBackend::load(const ModelWeights& weights) {
   const size_t rows = static_cast<size_t>(forward_.max_rows()), stride = static_cast<size_t>(forward_.table_stride());
   for (Upload& u : uploads_) {
     u.offset = pinned_.add((4 * rows + config_.kv_groups.size() * rows * stride) * sizeof(int32_t));
+    if (takes_hidden()) u.hidden_offset = pinned_.add(tiled::packed_bytes(GgmlType::kF32, forward_.max_rows(), config_.hidden_dim));
     CUDA_OK(cudaEventCreateWithFlags(u.done.put(), cudaEventDisableTiming));
   }
   host_logits_at_ = pinned_.add(static_cast<size_t>(forward_.max_logit_rows()) * static_cast<size_t>(config_.vocab_size) * sizeof(float));
@@ -191,6 +197,8 @@ Status GpuBackend::choose_paths() {
 Status GpuBackend::check(const StepBatch& batch) const {
   const int64_t n_tokens = static_cast<int64_t>(batch.tokens.size());
   if (n_tokens == 0) return invalid_argument("step: no tokens");
+  if (takes_hidden() != (batch.hidden != nullptr))
+    return invalid_argument(fmt::format("step: layers from {} on {} activations of the layer before", options_.first_layer, takes_hidden() ? "need" : "take no"));
   for (int32_t token : batch.tokens) {
     if (token < 0 || token >= config_.vocab_size)
       return invalid_argument(fmt::format("step: token id {} is not in [0, {})", token, config_.vocab_size));
@@ -290,6 +298,17 @@ Status GpuBackend::send_table(int row, const StepItem& item, int last_pos) {
   return ok_status();
 }
 
+// The rows become the first layer's table, and each token its row of it.
+Status GpuBackend::send_hidden(const float* rows, int n_rows, std::vector<int32_t>* tokens) {
+  uint8_t* staged = pinned_.at(uploads_[upload_].hidden_offset);
+  const int64_t n_tiles = (n_rows + kTileRows - 1) / kTileRows;
+  tiled::pack_tiles(GgmlType::kF32, reinterpret_cast<const uint8_t*>(rows), n_rows, config_.hidden_dim, 0, n_tiles, staged);
+  CUDA_OK(cudaMemcpyAsync(forward_.inputs().hidden, staged, tiled::packed_bytes(GgmlType::kF32, n_rows, config_.hidden_dim),
+                          cudaMemcpyHostToDevice, stream_.get()));
+  for (int m = 0; m < n_rows; ++m) (*tokens)[static_cast<size_t>(m)] = m;
+  return ok_status();
+}
+
 // --- steps ---
 
 Status GpuBackend::launch(const StepShape& shape) {
@@ -311,6 +330,7 @@ Status GpuBackend::run_decode(const StepBatch& batch) {
     CHECK_OK(send_table(m, item, item.first_pos));
   }
   n_table_rows_ = M;
+  if (takes_hidden()) CHECK_OK(send_hidden(batch.hidden, M, &tokens));
   CHECK_OK(send_inputs(bucket, tokens.data(), positions.data(), nullptr, nullptr, 0));
   return launch({bucket, bucket, round_up_power(parts_of(last)), true});
 }
@@ -358,7 +378,9 @@ Status GpuBackend::run_slice(const StepBatch& batch, int first_row, int n_rows, 
   while (*next_logit < batch.logit_rows.size() && batch.logit_rows[*next_logit] < first_row + n_rows)
     logit_rows.push_back(batch.logit_rows[(*next_logit)++] - first_row);
   const int n_logits = static_cast<int>(logit_rows.size());
-  CHECK_OK(send_inputs(n_rows, batch.tokens.data() + first_row, positions.data(), table_of.data(), logit_rows.data(), n_logits));
+  std::vector<int32_t> tokens(batch.tokens.begin() + first_row, batch.tokens.begin() + first_row + n_rows);
+  if (takes_hidden()) CHECK_OK(send_hidden(batch.hidden + int64_t{first_row} * config_.hidden_dim, n_rows, &tokens));
+  CHECK_OK(send_inputs(n_rows, tokens.data(), positions.data(), table_of.data(), logit_rows.data(), n_logits));
   CHECK_OK(launch({n_rows, n_logits, round_up_power(parts_of(last)), false}));
   return n_logits > 0 ? keep_logits(static_cast<int>(first_logit), n_logits) : ok_status();
 }
@@ -389,7 +411,7 @@ std::span<const float> GpuBackend::logits(int i) {
 
 // Every row's next position lies in a page that it has, and in the parts that the graph is for.
 bool GpuBackend::may_run_ahead() const {
-  if (!options_.runs_ahead || !is_decode_) return false;
+  if (!options_.runs_ahead || !is_decode_ || takes_hidden()) return false;  // there, another backend needs the tokens first
   for (int pos : positions_) {
     if ((pos + 1) % options_.page_size == 0 || pos + 1 >= options_.context_tokens) return false;
   }
@@ -464,9 +486,10 @@ Status GpuBackend::import_page(int group, PageId to, const std::function<Status(
   return kv_.import(group, to, fill, must_wait ? ordered_.get() : nullptr);
 }
 
-Status check_options(const GpuOptions& o) {
+Status check_options(const ModelConfig& config, const GpuOptions& o) {
   if (o.page_size != 16 && o.page_size != 32) return invalid_argument(fmt::format("cache.page_size_tokens must be 16 or 32, got {}", o.page_size));
   if (o.kv_type == KvType::kF32) return invalid_argument("cache.element_type on a device must be f16 or q8_0");
+  if (o.first_layer < 0 || o.first_layer >= config.n_layers) return invalid_argument(fmt::format("first layer of the device must be 0 to {}, got {}", config.n_layers - 1, o.first_layer));
   if (o.max_batch_size < 1 || o.context_tokens < 1) return invalid_argument("batch size and context must be at least 1");
   return ok_status();
 }
@@ -485,19 +508,21 @@ Status check_fits(const GpuMemory& m) {
 }  // namespace
 
 Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const ModelWeights& weights, const GpuFacts& gpu, const GpuOptions& options) {
-  CHECK_OK(check_options(options));
-  GpuBackend backend(config, gpu, options);
-  CHECK_OK(backend.plan(weights));
+  CHECK_OK(check_options(config, options));
+  GpuBackend backend(stage_config(config, options.first_layer, config.n_layers), gpu, options);
+  const ModelWeights stage = stage_weights(weights, options.first_layer, config.n_layers);
+  CHECK_OK(backend.plan(stage));
   CHECK_OK(check_fits(backend.memory()));
   return backend.memory();
 }
 
 Result<std::unique_ptr<Backend>> create_gpu_backend(const ModelConfig& config, const ModelWeights& weights, const GpuFacts& gpu, GpuOptions options) {
-  CHECK_OK(check_options(options));
-  auto backend = std::make_unique<GpuBackend>(config, gpu, std::move(options));
-  CHECK_OK(backend->plan(weights));
+  CHECK_OK(check_options(config, options));
+  const ModelWeights stage = stage_weights(weights, options.first_layer, config.n_layers);
+  auto backend = std::make_unique<GpuBackend>(stage_config(config, options.first_layer, config.n_layers), gpu, std::move(options));
+  CHECK_OK(backend->plan(stage));
   CHECK_OK(check_fits(backend->memory()));
-  CHECK_OK(backend->load(weights));
+  CHECK_OK(backend->load(stage));
   return std::unique_ptr<Backend>(std::move(backend));
 }
 

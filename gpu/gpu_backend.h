@@ -36,6 +36,7 @@ struct GpuOptions {
   KvType kv_type = KvType::kF16;    // kF16 or kQ8_0
   int max_batch_size = 32;          // sequences of a step
   int context_tokens = 0;
+  int first_layer = 0;              // those before are another backend's: steps begin with StepBatch::hidden
   int n_threads = 1;                // of the host, for packing weights
   bool float_activations = false;   // the reference mode
   bool uses_graphs = true;

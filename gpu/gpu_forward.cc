@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/device_rows.cuh"
+#include "kernels/tile_layout.h"
 
 namespace tandem {
 
@@ -36,7 +37,8 @@ DeviceActs GpuForward::acts(const ActBuffers& b, int64_t n_cols, Acts kinds, boo
   return a;
 }
 
-void GpuForward::plan(int max_rows, int max_logit_rows, int context_tokens) {
+void GpuForward::plan(int max_rows, int max_logit_rows, int context_tokens, bool takes_hidden) {
+  takes_hidden_ = takes_hidden;
   max_rows_ = max_rows;
   max_logit_rows_ = max_logit_rows;
   max_parts_ = (context_tokens + kAttentionPartKeys - 1) / kAttentionPartKeys + 1;
@@ -61,6 +63,7 @@ void GpuForward::plan(int max_rows, int max_logit_rows, int context_tokens) {
   inputs_at_ = pool_.add(4 * M * sizeof(int32_t));
   for (size_t g = 0; g < config_.kv_groups.size(); ++g)
     tables_at_.push_back(pool_.add(M * static_cast<size_t>(table_stride_) * sizeof(int32_t)));
+  if (takes_hidden) hidden_at_ = pool_.add(tiled::packed_bytes(GgmlType::kF32, max_rows, config_.hidden_dim));
   x_at_ = pool_.add(M * hidden * f);
   branch_at_ = pool_.add(M * hidden * f);
   q_at_ = pool_.add(M * static_cast<size_t>(q_dim_) * f);
@@ -91,7 +94,7 @@ Status GpuForward::allocate(cudaStream_t stream) {
   CHECK_OK(pool_.allocate());
   CUDA_OK(cudaMemsetAsync(pool_.at(arrivals_at_), 0, arrivals_bytes_, stream));
   int32_t* in = pool_.at<int32_t>(inputs_at_);
-  inputs_ = {in, in + max_rows_, in + 2 * max_rows_, in + 3 * max_rows_};
+  inputs_ = {in, in + max_rows_, in + 2 * max_rows_, in + 3 * max_rows_, takes_hidden_ ? pool_.at(hidden_at_) : nullptr};
   for (size_t at : tables_at_) tables_.push_back(pool_.at<int32_t>(at));
   logits_ = pool_.at<float>(logits_at_);
   return ok_status();
@@ -193,10 +196,11 @@ Status GpuForward::enqueue(const StepShape& shape, cudaStream_t stream) {
   float *q = pool_.at<float>(q_at_), *k = pool_.at<float>(k_at_), *v = pool_.at<float>(v_at_);
 
   EmbedParams embed;
-  embed.table = weights_.token_embedding;
+  // What the layer before made is a table too, of as many rows as tokens.
+  embed.table = takes_hidden_ ? PackedMatrix{GgmlType::kF32, max_rows_, hidden, inputs_.hidden} : weights_.token_embedding;
   embed.tokens = inputs_.tokens;
   embed.n_rows = M;
-  embed.scale = config_.embedding_scale;
+  embed.scale = takes_hidden_ ? 1.0f : config_.embedding_scale;
   embed.x = pool_.at<float>(x_at_);
   embed.next_norm = weights_.layers[0].attn_norm;
   embed.next = acts(hidden_, hidden, layer_acts_[0].qkv, true);

@@ -29,6 +29,7 @@ struct StepInputs {
   int32_t* positions = nullptr;   // -1: padding
   int32_t* table_of = nullptr;
   int32_t* logit_rows = nullptr;
+  uint8_t* hidden = nullptr;      // [max_rows][hidden_dim] floats as tiles (tile_layout.h), of which tokens are the rows; or null
 };
 
 class GpuForward {
@@ -36,7 +37,8 @@ class GpuForward {
   // All references outlive this.
   GpuForward(const ModelConfig& config, const DeviceWeights& weights, const KvPages& kv, bool float_activations);
   // Sizes of everything: at most so many rows, logit rows and tables a launch, of so many tokens.
-  void plan(int max_rows, int max_logit_rows, int context_tokens);
+  // takes_hidden: the first layer reads inputs().hidden instead of embeddings.
+  void plan(int max_rows, int max_logit_rows, int context_tokens, bool takes_hidden);
   int64_t workspace_bytes() const { return static_cast<int64_t>(pool_.n_bytes()); }
   Status allocate(cudaStream_t stream);
 
@@ -86,7 +88,8 @@ class GpuForward {
 
   int max_rows_ = 0, max_logit_rows_ = 0, table_stride_ = 0, max_parts_ = 1;
   DevicePool pool_;
-  size_t inputs_at_ = 0, x_at_ = 0, q_at_ = 0, k_at_ = 0, v_at_ = 0, branch_at_ = 0, gate_at_ = 0, up_at_ = 0;
+  bool takes_hidden_ = false;
+  size_t inputs_at_ = 0, hidden_at_ = 0, x_at_ = 0, q_at_ = 0, k_at_ = 0, v_at_ = 0, branch_at_ = 0, gate_at_ = 0, up_at_ = 0;
   size_t cos_sin_at_ = 0, records_at_ = 0, arrivals_at_ = 0, logits_at_ = 0;
   size_t arrivals_bytes_ = 0;
   std::vector<size_t> tables_at_;

@@ -36,13 +36,14 @@ Status KvPages::reserve(const std::vector<int>& n_pages, const std::vector<int>&
                                           g, n_pages[g], n_host_pages[g]));
     group.n_pages = n_pages[g];
     group.n_device = n_pages[g] - n_host_pages[g];
+    group.imported.assign(static_cast<size_t>(group.n_device), 0);
+    if (group.page_bytes == 0) continue;  // its layers are another backend's
     const size_t bytes = static_cast<size_t>(group.n_device) * group.page_bytes;
     if (cudaError_t error = cudaMalloc(group.device.put(), bytes); error != cudaSuccess)
       return {cuda_status(error, "cudaMalloc").code(), fmt::format("no device memory for the KV pool of group {} ({} pages of {} bytes): {}", g,
                                                                    group.n_device, group.page_bytes, cudaGetErrorString(error))};
     if (n_host_pages[g] > 0)
       CUDA_OK(cudaHostAlloc(group.host.put(), static_cast<size_t>(n_host_pages[g]) * group.page_bytes, cudaHostAllocDefault));
-    group.imported.assign(static_cast<size_t>(group.n_device), 0);
     widest = std::max(widest, group.page_bytes);
   }
   for (int i = 0; i < kSlots; ++i) {
@@ -63,8 +64,8 @@ Status KvPages::copy(std::span<const PageCopy> copies, cudaStream_t compute) {
   for (const PageCopy& c : copies) {
     if (c.group < 0 || c.group >= static_cast<int>(groups_.size()) || c.from < 0 || c.to < 0 || c.from >= n_pages(c.group) || c.to >= n_pages(c.group))
       return internal_error(fmt::format("copy of page {} to {} in group {}: no such page", c.from, c.to, c.group));
-    if (c.from == c.to) continue;
     const Group& g = groups_[static_cast<size_t>(c.group)];
+    if (c.from == c.to || g.page_bytes == 0) continue;
     for (PageId page : {c.from, c.to}) CHECK_OK(wait_for(c.group, &page, 1, compute));
     CUDA_OK(cudaMemcpyAsync(address(g, c.to), address(g, c.from), g.page_bytes, cudaMemcpyDefault, compute));
   }

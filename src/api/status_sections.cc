@@ -213,11 +213,15 @@ std::string workers(const Doc& d) {
   for (const JsonValue& value : d.list("workers")) {
     Doc w(value);
     std::string state_name = w.text("state"), isa = w.text("isa");
+    std::string place = w.text("device") + (isa.empty() ? "" : " " + isa);
+    const auto n_layers = d.number("model.layers"), n_device = w.number("device_layers");
+    if (n_layers && n_device && *n_device > 0 && *n_device < *n_layers)
+      place += fmt::format(", {:.0f} of {:.0f} layers on the device", *n_device, *n_layers);
     out += fmt::format(
         "<tr><td>{}</td><td class=\"{}\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
         w.text("role"), state_name == "ready" ? "good" : "warn", state_name, count(w.number("batch")),
         w.number_or_0("rss_bytes") > 0 ? bytes(w.number("rss_bytes")) : kUnknown, count(w.number("restarts")),
-        or_unknown(w.text("device") + (isa.empty() ? "" : " " + isa)));
+        or_unknown(place));
   }
   out += "</tbody></table>";
   for (const JsonValue& value : d.list("workers")) {

@@ -168,6 +168,9 @@ Status validate_gpu(const Config& c) {
   }
   if (c.gpu_device.empty() || c.gpu_device.size() > 2 || c.gpu_device.find_first_not_of("0123456789") != std::string::npos)
     return invalid_argument("gpu.device must be \"none\" or the number of a device, 0 to 99, got \"" + c.gpu_device + "\"");
+  if (const std::string& l = c.gpu_layers; l != "auto" && (l.empty() || l.size() > 4 || l.find_first_not_of("0123456789") != std::string::npos ||
+                                                           std::stoi(l) < 1 || std::stoi(l) > 1000))
+    return invalid_argument("gpu.layers must be \"auto\" or 1 to 1000, got \"" + l + "\"");
   const int64_t n = c.workers_decode + (c.prefill_placement == "gpu" ? config_both_workers(c) : 0);
   if (n == 0)
     return invalid_argument("gpu.device is " + c.gpu_device + " and no worker would run there: set workers.prefill and workers.decode, or prefill.placement = \"gpu\"");

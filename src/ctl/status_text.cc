@@ -93,12 +93,18 @@ std::string work(const Json& d) {
                            latest(d, "inter_token_seconds", 1e3, "ms"), latest(d, "tokens_per_second", 1, "tokens/s"));
 }
 
+// Of a worker whose device holds not all layers.
+std::string split(const Json& d, const Json& w) {
+  const auto all = number(d, "model.layers"), on_device = number(w, "device_layers");
+  return all && on_device && *on_device > 0 && *on_device < *all ? fmt::format(", {:.0f} of {:.0f} layers on the device", *on_device, *all) : "";
+}
+
 std::string workers(const Json& d) {
   std::string out;
   for (const Json& w : list(d, "workers"))
-    out += fmt::format("worker  {} {}   pid {}   batch {}   memory {}   restarts {}   {} {}\n", text(w, "role"), text(w, "state"),
+    out += fmt::format("worker  {} {}   pid {}   batch {}   memory {}   restarts {}   {} {}{}\n", text(w, "role"), text(w, "state"),
                        count(w, "pid"), count(w, "batch"), megabytes(w, "rss_bytes"), count(w, "restarts"), text(w, "device"),
-                       text(w, "isa"));
+                       text(w, "isa"), split(d, w));
   return out;
 }
 

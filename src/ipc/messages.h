@@ -13,7 +13,7 @@
 
 namespace tandem::ipc {
 
-constexpr uint32_t kProtocolVersion = 3;
+constexpr uint32_t kProtocolVersion = 4;
 
 // What a worker does: all of it; prompts only, lending their K/V; or the rest, taking the K/V over.
 enum class Role : uint8_t { kBoth, kPrefill, kDecode };
@@ -177,6 +177,7 @@ struct ModelInfo {
   int32_t context_tokens = 0;    // limit in force
   int32_t vocab_size = 0;
   int32_t n_layers = 0;
+  int32_t device_layers = 0;     // of them on a device: the last ones
   bool has_chat_template = false;
   std::string chat_template_error;  // why chat is refused, if it is
   int64_t pool_tokens = 0;       // tokens that fit the KV pool for one sequence

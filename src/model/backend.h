@@ -45,15 +45,18 @@ class Backend {
     return reserve_pages(all);
   }
   virtual bool attends_to_swapped() const { return true; }
-  // For backends whose pages are not host memory: `fill` writes the bytes of a page into memory it is given, from
-  // where they go to page `to`, beside running steps. An error of `fill` is returned and the page is undefined.
+  // `fill` writes the bytes of a page into memory it is given, from where they go to page `to`, beside running steps.
+  // An error of `fill` is returned and the page is undefined.
   virtual Status import_page(int /*group*/, PageId /*to*/, const std::function<Status(uint8_t*)>& /*fill*/) {
-    return internal_error("pages of this backend are host memory");
+    return internal_error("this backend imports no pages");
   }
   // Runs one step: K/V of all tokens are stored in their pages, logits of logit_rows are kept.
   virtual Status forward(const StepBatch& batch) = 0;
   // Logits of logit_rows[i] of the last forward: [vocab_size] floats, valid until the next forward.
   virtual std::span<const float> logits(int i) = 0;
+  // Of a backend whose layers are not the model's last (stage.h), instead of logits: what its last layer made of the
+  // last forward's tokens, [M][hidden_dim], valid until the next forward.
+  virtual std::span<const float> hidden() { return {}; }
   // Draws tokens from the last forward's logits; independent rows, in parallel. The logits may be gone after it. An
   // error is the device's.
   virtual Status sample(std::span<const SampleRequest> requests, std::span<SampleResult> results) = 0;

@@ -22,7 +22,10 @@ struct StepBatch {
   std::vector<int32_t> tokens;     // all items' tokens one after another; size M
   std::vector<StepItem> items;
   std::vector<int> logit_rows;     // ascending indices into tokens whose logits are needed
-  void clear() { tokens.clear(), items.clear(), logit_rows.clear(); }
+  // For a backend whose layers are not the model's first (stage.h), else null: what the layer before made of the
+  // tokens, [M][hidden_dim].
+  const float* hidden = nullptr;
+  void clear() { tokens.clear(), items.clear(), logit_rows.clear(), hidden = nullptr; }
 };
 
 }  // namespace tandem

@@ -65,6 +65,7 @@ void write_workers(JsonWriter& out, const StatusView& view, const BoxFacts& box)
     field(out, "device_trouble", w.device_trouble);
     field(out, "steps", static_cast<int64_t>(w.heartbeat.steps));
     field(out, "batch", w.heartbeat.n_running > 0 ? w.heartbeat.last_batch : 0);
+    field(out, "device_layers", w.device_layers);
     field(out, "isa", w.isa);
     field(out, "rss_bytes", box.worker_rss_bytes[i]);
     field(out, "computed_tokens", static_cast<int64_t>(w.heartbeat.computed_tokens));

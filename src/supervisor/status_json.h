@@ -28,6 +28,7 @@ struct WorkerView {
   uint64_t generation = 0;
   ipc::Heartbeat heartbeat;
   int64_t pool_bytes = 0;
+  int64_t device_layers = 0;  // of the model's layers, those on the device
   std::string device, isa, device_trouble;  // where it runs, by which kernels; why not on the device that is wanted for it
 };
 

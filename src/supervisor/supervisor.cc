@@ -180,6 +180,7 @@ StatusView Supervisor::view() const {
                          keeper->last_end(), keeper->number(), keeper->pid(), keeper->n_restarts(),
                          keeper->generation(), keeper->heartbeat(),
                          keeper->model() ? keeper->model()->kv_pool_bytes : 0,
+                         keeper->model() ? keeper->model()->device_layers : 0,
                          keeper->model() ? keeper->model()->device : "", keeper->model() ? keeper->model()->isa : "",
                          keeper->device_trouble()});
   }

@@ -237,6 +237,7 @@ void WorkerKeeper::handle_ready(ipc::Ready ready) {
                             {"architecture", model_->architecture},
                             {"device", model_->device},
                             {"isa", model_->isa},
+                            {"device_layers", model_->device_layers},
                             {"context_tokens", model_->context_tokens},
                             {"pool_tokens", model_->pool_tokens}});
   hooks_.on_up_changed();

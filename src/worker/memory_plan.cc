@@ -24,7 +24,8 @@ std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<do
 }  // namespace
 
 Result<KvBudget> plan_pool(const ModelConfig& config, const Config& settings, const HostFacts& host, int context_tokens,
-                           const std::vector<int64_t>& page_bytes) {
+                           const std::vector<int64_t>& page_bytes, double device_share) {
+  const auto share = [&](int64_t bytes) { return device_share == 1 ? bytes : static_cast<int64_t>(static_cast<double>(bytes) * device_share); };
   KvBudgetInput input;
   for (size_t g = 0; g < page_bytes.size(); ++g)
     input.groups.push_back({config.kv_groups[g].window, page_bytes[g]});
@@ -32,9 +33,9 @@ Result<KvBudget> plan_pool(const ModelConfig& config, const Config& settings, co
   input.context_tokens = context_tokens;
   input.max_batch_size = static_cast<int>(settings.batch_max_batch_size);
   input.prefill_chunk_tokens = static_cast<int>(settings.batch_prefill_chunk_tokens);
-  input.configured_bytes = settings.cache_kv_pool_bytes;
-  input.swap_bytes = settings.cache_swap_pool_bytes;
-  input.prefix_bytes = settings.cache_prefix_bytes;
+  input.configured_bytes = share(settings.cache_kv_pool_bytes);
+  input.swap_bytes = share(settings.cache_swap_pool_bytes);
+  input.prefix_bytes = share(settings.cache_prefix_bytes);
   input.memory_bytes = budget_bytes(settings, host);
   return plan_kv_budget(input);
 }

@@ -25,9 +25,10 @@ struct MemoryPlanInput {
 };
 // Measures what this process holds already (file, vocabulary) and adds what loading and serving will take.
 Result<ipc::MemoryPlan> plan_memory(const MemoryPlanInput& input);
-// The pool that these settings ask for; page_bytes per KV group.
+// The pool that these settings ask for; page_bytes per KV group. device_share: the part of each byte of the settings
+// that is a device's, where page_bytes are of its layers alone.
 Result<KvBudget> plan_pool(const ModelConfig& config, const Config& settings, const HostFacts& host, int context_tokens,
-                           const std::vector<int64_t>& page_bytes);
+                           const std::vector<int64_t>& page_bytes, double device_share = 1);
 
 // Of a worker whose weights and K/V are in a device's memory.
 ipc::MemoryPlan plan_host_memory(const Config& settings, const HostFacts& host, int64_t other_bytes);

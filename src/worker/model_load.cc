@@ -5,7 +5,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
+#include <numeric>
 
 #include "base/clock.h"
 #include "base/file_stamp.h"
@@ -13,8 +15,10 @@
 #include "cpu/cpu_backend.h"
 #include "cpu/isa_select.h"
 #include "model/weights.h"
+#include "worker/device_split.h"
 #include "worker/kv_budget.h"
 #include "worker/memory_plan.h"
+#include "worker/split_backend.h"
 #include "worker/vocabulary_gguf.h"
 
 namespace tandem {
@@ -22,6 +26,7 @@ namespace {
 
 constexpr uint64_t kCanaryId = ~uint64_t{0};
 constexpr int kCanaryTurns = 1000;
+constexpr int kLeastTokens = 2048;  // of a sequence, that a device has room for beside its layers, as config_keys.def promises
 
 // The type that most bytes of the file are in.
 std::string main_type(const GgufModel& file, int64_t* weight_bytes) {
@@ -123,6 +128,34 @@ Status device_status(const Status& status) {
   return status.code() == StatusCode::kExhausted ? unavailable(status.message()) : status;
 }
 
+// The layers that the device has no room for, on the processor: its kernels, its share of the memory.
+Status load_first_layers(const ModelConfig& config, const ModelWeights& weights, const Config& settings, const HostFacts& host,
+                         const DeviceSplit& split, const LoadProgress& progress, LoadedModel* model, std::unique_ptr<Backend>* front) {
+  if (settings.cpu_activations == "f32")  // its pages would be others than the device's
+    return invalid_argument("cpu.activations is \"f32\" and " + std::to_string(split.first_layer) + " of " + std::to_string(config.n_layers) +
+                            " layers do not fit the device: set it to \"q8\", or gpu.device to \"none\"");
+  CHECK_ASSIGN(const KernelTable* kernels, select_kernels(host.cpu, settings.cpu_force_isa));
+  CpuBackendOptions options = serving_options(settings, host.cpu, *kernels);
+  options.pack.library = nullptr;
+  options.n_layers = split.first_layer;
+  options.pack.cache = model->pack_cache.get();
+  options.pack.on_progress = [&](float fraction) { progress("repacking weights", fraction); };
+  const int n_rows = static_cast<int>(settings.batch_max_batch_size);
+  CHECK_ASSIGN(const CpuMemory memory,
+               plan_cpu_memory(config, weights, options, n_rows + static_cast<int>(settings.batch_prefill_chunk_tokens), n_rows,
+                               model->info.context_tokens));
+  model->info.memory.weights_bytes += memory.weights_bytes;
+  model->info.memory.scratch_bytes += memory.scratch_bytes;
+  CHECK_OK(check_memory_plan(model->info.memory));  // before any of it is taken
+  model->front_page_bytes = memory.page_bytes;
+  model->info.isa = kernels->isa;
+  CHECK_ASSIGN(*front, create_cpu_backend(config, weights, options));
+  log_warn("the model is larger than the device: its first layers stay on the processor",
+           {{"device_layers", config.n_layers - split.first_layer}, {"processor_layers", split.first_layer}, {"isa", kernels->isa},
+            {"reason", split.why.empty() ? "gpu.layers = " + settings.gpu_layers : split.why}});
+  return ok_status();
+}
+
 Status load_gpu_backend(const ModelConfig& config, const Config& settings, const HostFacts& host, const GpuFacts& gpu,
                         int64_t other_bytes, const LoadProgress& progress, LoadedModel* model) {
   CHECK_ASSIGN(ModelWeights weights, load_weights(*model->file, config));
@@ -135,24 +168,34 @@ Status load_gpu_backend(const ModelConfig& config, const Config& settings, const
   options.n_threads = settings.cpu_threads > 0 ? static_cast<int>(settings.cpu_threads) : host.cpu.n_usable_cores;
   options.float_activations = settings.cpu_activations == "f32";
   options.on_progress = [&](float fraction) { progress("uploading weights", fraction); };
-  auto planned = plan_gpu_memory(config, weights, gpu, options);
-  if (!planned.ok()) return device_status(planned.status());
-  model->gpu_memory = *planned;
+  DeviceSplitInput split_input{config, weights, gpu, options};
+  split_input.n_layers = settings.gpu_layers == "auto" ? 0 : std::atoi(settings.gpu_layers.c_str());  // config_validate() has looked at it
+  split_input.kv_pool_bytes = settings.cache_kv_pool_bytes;
+  split_input.least_tokens = std::min(options.context_tokens, std::max(kLeastTokens, static_cast<int>(settings.batch_prefill_chunk_tokens) + 1));
+  auto split = choose_device_layers(split_input);
+  if (!split.ok()) return device_status(split.status());
+  model->gpu_memory = split->memory;
+  options.first_layer = split->first_layer;
+  model->info.device_layers = config.n_layers - split->first_layer;
   model->info.memory = plan_host_memory(settings, host, other_bytes);
-  CHECK_OK(check_memory_plan(model->info.memory));
   const int64_t begin_us = monotonic_us();
+  std::unique_ptr<Backend> front;
+  if (split->first_layer > 0) CHECK_OK(load_first_layers(config, weights, settings, host, *split, progress, model, &front));
+  CHECK_OK(check_memory_plan(model->info.memory));
   auto backend = create_gpu_backend(config, weights, gpu, options);
   if (!backend.ok()) return device_status({backend.status().code(), model->file->name() + ": " + backend.status().message()});
   model->backend = std::move(backend).value();
+  if (front) model->backend = create_split_backend(config, std::move(front), std::move(model->backend));
   log_info("weights uploaded", {{"ms", (monotonic_us() - begin_us) / 1000},
                                 {"device", gpu.name},
                                 {"driver", gpu.driver},
-                                {"budget_bytes", planned->budget_bytes},
-                                {"weights_bytes", planned->weights_bytes},
-                                {"workspace_bytes", planned->workspace_bytes}});
+                                {"layers", model->info.device_layers},
+                                {"budget_bytes", split->memory.budget_bytes},
+                                {"weights_bytes", split->memory.weights_bytes},
+                                {"workspace_bytes", split->memory.workspace_bytes}});
   model->file->release_pages();
   model->info.device = "gpu";
-  model->info.isa = "sm_" + std::to_string(gpu.sm);
+  model->info.isa = "sm_" + std::to_string(gpu.sm) + (split->first_layer > 0 ? " " + model->info.isa : "");
   return ok_status();
 }
 
@@ -194,16 +237,28 @@ Status open_host_pool(const HostPoolShape& shape, const HostPoolAccess& access, 
 // Pages in the device's memory, what weights and workspace leave of it; the swap tier in the host's.
 Status reserve_device_pool(const ModelConfig& config, const Config& settings, const HostFacts& host, const HostPoolAccess& access,
                            LoadedModel* model, KvBudget* budget) {
+  const std::vector<int64_t> whole = model->backend->page_bytes(), &own = model->gpu_memory.page_bytes;
+  const auto sum = [](const std::vector<int64_t>& v) { return static_cast<double>(std::accumulate(v.begin(), v.end(), int64_t{0})); };
+  const double share = sum(own) / sum(whole);
   const int64_t available = model->gpu_memory.kv_bytes();
-  if (settings.cache_kv_pool_bytes > available) {
+  if (static_cast<double>(settings.cache_kv_pool_bytes) * share > static_cast<double>(available)) {
     return unavailable("cache.kv_pool_bytes is " + std::to_string(settings.cache_kv_pool_bytes) + ", weights and workspace leave " +
-                       std::to_string(available) + " of the device's memory");
+                       std::to_string(static_cast<int64_t>(static_cast<double>(available) / share)) + " of the device's memory");
   }
   HostFacts device = host;
   device.memory_bytes = available * 4;  // of which plan_pool() takes a quarter at most
   Config unbounded = settings;
   unbounded.workers_memory_budget_bytes = 0;
-  CHECK_ASSIGN(*budget, plan_pool(config, unbounded, device, model->info.context_tokens, model->backend->page_bytes()));
+  CHECK_ASSIGN(*budget, plan_pool(config, unbounded, device, model->info.context_tokens, own, share));
+  if (!model->front_page_bytes.empty()) {  // the processor's layers have as many pages
+    budget->total_bytes = budget->swap_bytes = 0;
+    for (size_t g = 0; g < whole.size(); ++g) {
+      budget->total_bytes += budget->n_pages[g] * whole[g];
+      budget->swap_bytes += budget->n_swap_pages[g] * whole[g];
+      model->info.memory.kv_pool_bytes += budget->n_pages[g] * model->front_page_bytes[g];
+    }
+    CHECK_OK(check_memory_plan(model->info.memory));
+  }
   if (Status status = model->backend->reserve_tiers(budget->n_pages, budget->n_swap_pages); !status.ok()) return device_status(status);
   if (!access.lent_fds.empty()) {
     HostPoolShape shape;  // what lenders' pages must be like

@@ -34,6 +34,7 @@ struct LoadedModel {
   std::unique_ptr<LentPools> lent_pools;        // of a decode worker, else null
   std::unique_ptr<Backend> backend;             // its pages are reserved, not touched
   GpuMemory gpu_memory;                         // of the device, where the backend is there
+  std::vector<int64_t> front_page_bytes;        // per KV group: of the layers that the processor computes for a device; or empty
   EngineOptions engine_options;
   ipc::ModelInfo info;
   TextModel text() const { return {tokenizer.get(), chat_template.get(), info.chat_template_error}; }

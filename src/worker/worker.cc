@@ -434,6 +434,7 @@ void Worker::store_weights() {
       log_warn("weights stay in memory, the next start repacks them", {{"reason", status.message()}});
   }
   mailbox_.post_message(done);
+  if (model_->info.device != "cpu") return;  // of a model that is cut, most of the file is the device's
   if (Status status = cache.move_to_huge_pages(stop_); !status.ok() && !stop_)
     log_warn("weights stay in small pages", {{"reason", status.message()}});
 }

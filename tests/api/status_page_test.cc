@@ -13,8 +13,9 @@ namespace {
 
 constexpr const char* kStatus = R"({"version":"1.2","uptime_seconds":4000,
  "readiness":{"state":"degraded","cause":"<b>hot</b> & slow","remedy":"cool \"it\""},
- "model":{"name":"m","architecture":"llama","quantization":"Q4_1","context_tokens":8192,"weight_bytes":98000000,"sha256":"ab12"},
- "workers":[{"role":"both","state":"ready","batch":3,"restarts":2,"rss_bytes":250000000,"device":"cpu","isa":"avx2","last_end":"crash: x"}],
+ "model":{"name":"m","architecture":"llama","quantization":"Q4_1","layers":32,"context_tokens":8192,"weight_bytes":98000000,"sha256":"ab12"},
+ "workers":[{"role":"both","state":"ready","batch":3,"restarts":2,"rss_bytes":250000000,"device":"cpu","isa":"avx2","device_layers":0,"last_end":"crash: x"},
+            {"role":"decode","state":"ready","device":"gpu","isa":"sm_89 avx2","device_layers":20}],
  "queue":{"running":3,"limit":256,"waiting":{"high":1,"normal":2,"low":4}},
  "kv":{"pages_used":90,"pages_free":10,"pages_shared":30,"pool_bytes":47000000,"pool_tokens":1600,"bytes_per_token":46080,"preemptions":5},
  "recent":[{"finished":"2026-11-29T12:34:56.1Z","status":"rejected","error_code":"queue_full","prompt_tokens":12,"completion_tokens":0,
@@ -60,6 +61,8 @@ TEST_CASE("status page: each section says what the status says, escaped") {
   CHECK(has(section(s, "load"), "<li>off: <b>weights-4bit</b> <span class=\"soft\">skipped: no &lt;lean&gt; set"));
   CHECK(has(section(s, "workers"), "<td class=\"n\">250 MB</td>"));
   CHECK(has(section(s, "workers"), "Last end: crash: x"));
+  CHECK(has(section(s, "workers"), "<td>cpu avx2</td>"));
+  CHECK(has(section(s, "workers"), "<td>gpu sm_89 avx2, 20 of 32 layers on the device</td>"));
   CHECK(has(section(s, "machine"), "class=\"warn\">78 °C</span>, throttles at 85 °C"));
   CHECK(has(section(s, "machine"), "<dt>Clock</dt><dd>no sensor</dd>"));
   CHECK(has(section(s, "machine"), "broken sensor</span>: PSI reads x"));

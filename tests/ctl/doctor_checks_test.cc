@@ -151,13 +151,14 @@ TEST_CASE("doctor: the model's hash, and the one beside it") {
 TEST_CASE("status text: what is there is shown, the rest is a dash, foreign bytes reach no terminal") {
   auto text = status_text(R"({"readiness":{"state":"dead","cause":"x\u001b[31m y","remedy":"wait"},
     "queue":{"running":2,"waiting":{"high":0,"normal":1,"low":5}},"kv":{"pages_used":1,"pages_free":3},
-    "history":{"ttft_seconds":[0.5,0.25,null]},"workers":[{"role":"both","state":"ready","pid":7}],
+    "history":{"ttft_seconds":[0.5,0.25,null]},"workers":[{"role":"both","state":"ready","pid":7},{"role":"decode","device":"gpu","isa":"sm_89 avx2","device_layers":20}],
+    "model":{"layers":32},
     "sensors":{"temperature_celsius":{"state":"broken","note":"zone0","value":null}},
     "faults":[{"at":"2026-11-29T12:00:00Z","what":"worker ended","action":"restarted","count":2}]})");
   REQUIRE(text.ok());
   for (const char* part : {"dead: x?[31m y", "what helps: wait", "running 2", "low 5", "1 of 4 pages used (25.0 %)",
                            "first token 250 ms", "both ready   pid 7", "broken sensor: zone0", "(x2); done: restarted",
-                           "clock no sensor", "between tokens -"}) {
+                           "clock no sensor", "between tokens -", "gpu sm_89 avx2, 20 of 32 layers on the device\n"}) {
     INFO(part << "\n" << *text);
     CHECK(has(*text, part));
   }

@@ -126,12 +126,12 @@ TEST_CASE("messages from the worker keep every field") {
   WeightsCacheDone done = round_trip(WeightsCacheDone{true, true, "torn"});
   CHECK((done.is_stored && done.is_whole && done.damage == "torn"));
 
-  ModelInfo m{"n", "llama", "Q4_1", "cpu", "avx2", 1, 2, 3, 4, 5, true, "bad", 6, 7, 8, 80, 9, 10,
+  ModelInfo m{"n", "llama", "Q4_1", "cpu", "avx2", 1, 2, 3, 4, 5, 3, true, "bad", 6, 7, 8, 80, 9, 10,
               {11, 12, 13, 14, 15, 16, true}};
   m = round_trip(Ready{m}).model;
   CHECK((m.name == "n" && m.architecture == "llama" && m.quantization == "Q4_1" && m.device == "cpu"));
   CHECK((m.isa == "avx2" && m.n_parameters == 1 && m.file_bytes == 2 && m.context_tokens == 3));
-  CHECK((m.vocab_size == 4 && m.n_layers == 5 && m.has_chat_template && m.chat_template_error == "bad"));
+  CHECK((m.vocab_size == 4 && m.n_layers == 5 && m.device_layers == 3 && m.has_chat_template && m.chat_template_error == "bad"));
   CHECK((m.pool_tokens == 6 && m.kv_bytes_per_token == 7 && m.kv_pool_bytes == 8 && m.swap_pool_bytes == 80 && m.weight_bytes == 9));
   CHECK(m.max_batch_size == 10);
   CHECK((m.memory.weights_bytes == 11 && m.memory.kv_pool_bytes == 12 && m.memory.scratch_bytes == 13));

@@ -1,6 +1,7 @@
 """Prefill on the processor, decode on a device: real processes and a real client, the device being the stand-in of
 tests/simt. Every fault of a device ends as design.md 2 has it: the stream goes on, and everybody is told."""
 import os
+import re
 import time
 
 import pytest
@@ -11,6 +12,7 @@ HYBRID = ["workers.prefill=1", "workers.decode=1", "gpu.device=0", f"workers.lib
           "model.context_tokens=512", "batch.max_batch_size=4", "log.flush_ms=50"]
 # Random weights and a real vocabulary: hundreds of tokens in a second.
 MODEL = os.path.join(os.path.dirname(__file__), "../golden/families/llama.gguf")
+GEMMA = os.path.join(os.path.dirname(__file__), "../golden/families/gemma3.gguf")  # 7 layers, with and without a window
 N_TOKENS = 150
 ASK = {"messages": [{"role": "user", "content": "the quick brown fox jumps over the lazy dog and then the fox and the dog sit there together"}],
        "temperature": 0, "max_tokens": N_TOKENS, "extra_body": {"ignore_eos": True}}
@@ -71,15 +73,33 @@ def hybrid(start):
     return lambda settings=(): start(model=MODEL, settings=HYBRID + list(settings))
 
 
-@pytest.fixture(scope="module")
-def on_processor(tmp_path_factory):
-    """What two workers on the processor say, and the margins of its tokens."""
+def processor_says(folder, model):
+    """What two workers on the processor say: tokens, their margins, the text."""
     settings = [s for s in HYBRID if not s.startswith(("gpu.", "workers.libexec"))]
-    a = Appliance(tmp_path_factory.mktemp("cpu"), model=MODEL, settings=settings)
+    a = Appliance(folder, model=model, settings=settings)
     choice = a.client().chat.completions.create(model=a.model_name, **ASK, logprobs=True, top_logprobs=2).choices[0]
     a.stop()
     tops = [c.top_logprobs for c in choice.logprobs.content]
     return [t[0].token for t in tops], [t[0].logprob - t[1].logprob for t in tops], choice.message.content
+
+
+def check_text(a, tokens, margins):
+    """The text of `a` is that of the processor up to the first near-tie."""
+    choice = a.client().chat.completions.create(model=a.model_name, **ASK, logprobs=True, top_logprobs=2).choices[0]
+    got = [c.token for c in choice.logprobs.content]
+    assert len(got) == N_TOKENS
+    same = 0
+    for token, wanted, margin in zip(got, tokens, margins):
+        if margin < 0.01:  # both sides differ by less in these models
+            break
+        assert token == wanted, f"token {same}"
+        same += 1
+    return same
+
+
+@pytest.fixture(scope="module")
+def on_processor(tmp_path_factory):
+    return processor_says(tmp_path_factory.mktemp("cpu"), MODEL)
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +119,7 @@ def test_text_is_that_of_the_processor_up_to_a_near_tie(hybrid, device, on_proce
     a = hybrid()
     assert a.get("/ready")[1].find('"ready"') > 0
     assert up(a) == (1, 0)
-    choice = a.client().chat.completions.create(model=a.model_name, **ASK, logprobs=True, top_logprobs=2).choices[0]
-    tokens = [c.token for c in choice.logprobs.content]
-    assert len(tokens) == N_TOKENS
-    same = 0
-    for got, wanted, margin in zip(tokens, *on_processor[:2]):
-        if margin < 0.01:  # both sides differ by less in these models
-            break
-        assert got == wanted, f"token {same}"
-        same += 1
-    assert same >= 10
+    assert check_text(a, *on_processor[:2]) >= 10
     m = a.metrics()
     assert m["llm_handoff_pages_total"] > 0
     assert "device=gpu" in a.log()
@@ -172,6 +183,47 @@ def test_without_a_usable_device_the_processor_serves_and_says_why(hybrid, devic
     assert up(a) == (0, 1)
     assert text_of(a) == on_processor[2]
     assert "device given up" in a.log()
+    assert a.stop() == 0
+
+
+def uploaded(a):
+    """The figures of the line that tells what a device took."""
+    line = re.findall(r"weights uploaded.*", a.log())[-1]
+    return {name: int(value) for name, value in re.findall(r"(layers|weights_bytes|workspace_bytes)=(\d+)", line)}
+
+
+def test_layers_that_a_small_card_does_not_hold_stay_on_the_processor(start, device, tmp_path):
+    device()
+    a = start(model=GEMMA, settings=HYBRID)
+    whole = uploaded(a)
+    assert whole["layers"] == 7 and worker(a)["device_layers"] == 7 and worker(a, "prefill")["device_layers"] == 0
+    assert a.stop() == 0
+    # K/V of one sequence of the whole context: 33 pages of 7 layers, one K/V head of 32, f16.
+    budget = whole["weights_bytes"] + whole["workspace_bytes"] + 33 * 7 * 16 * 32 * 2 * 2
+    a = start(model=GEMMA, settings=HYBRID + [f"gpu.memory_budget_bytes={budget}"])
+    assert uploaded(a)["layers"] == 7
+    assert a.stop() == 0
+    a = start(model=GEMMA, settings=HYBRID + [f"gpu.memory_budget_bytes={budget - 60000}"])
+    n = worker(a)["device_layers"]
+    assert 1 <= n <= 6 and uploaded(a)["layers"] == n
+    line = re.findall(r"the model is larger than the device.*", a.log())[-1]
+    assert f"device_layers={n} processor_layers={7 - n}" in line and f"for {n + 1} of 7 layers, more than" in line
+    assert a.get("/ready")[1].find('"ready"') > 0
+    assert up(a) == (1, 0)
+    assert worker(a)["isa"].startswith("sm_") and worker(a)["isa"].endswith(worker(a, "prefill")["isa"])
+    assert check_text(a, *processor_says(tmp_path / "cpu", GEMMA)[:2]) >= 10
+    assert a.metrics()["llm_handoff_pages_total"] > 0
+    assert a.stop() == 0
+
+
+def test_a_cut_model_survives_its_worker(hybrid, device, on_processor):
+    file = device(faults=[f"lose_at_launch {IN_THE_TEXT // 2}"])
+    a = hybrid(["gpu.layers=1"])
+    assert worker(a)["device_layers"] == 1
+    text = stream_of(a)
+    assert file.read_text() == "" and a.metrics()['llm_worker_restarts_total{cause="device",role="decode"}'] == 1
+    assert text == text_of(a)
+    assert check_text(a, *on_processor[:2]) >= 10
     assert a.stop() == 0
 
 
