@@ -171,7 +171,7 @@ Status validate_gpu(const Config& c) {
   if (const std::string& l = c.gpu_layers; l != "auto" && (l.empty() || l.size() > 4 || l.find_first_not_of("0123456789") != std::string::npos ||
                                                            std::stoi(l) < 1 || std::stoi(l) > 1000))
     return invalid_argument("gpu.layers must be \"auto\" or 1 to 1000, got \"" + l + "\"");
-  const int64_t n = c.workers_decode + (c.prefill_placement == "gpu" ? config_both_workers(c) : 0);
+  const int64_t n = config_device_workers(c);
   if (n == 0)
     return invalid_argument("gpu.device is " + c.gpu_device + " and no worker would run there: set workers.prefill and workers.decode, or prefill.placement = \"gpu\"");
   if (n > 1 && c.gpu_memory_budget_bytes == 0)
@@ -210,6 +210,11 @@ Status config_validate(const Config& c) {
 int64_t config_both_workers(const Config& c) {
   if (c.workers_both >= 0) return c.workers_both;
   return c.workers_prefill > 0 && c.workers_decode > 0 ? 0 : 1;
+}
+
+int64_t config_device_workers(const Config& c) {
+  if (c.gpu_device == "none") return 0;
+  return c.workers_decode + (c.prefill_placement == "gpu" ? config_both_workers(c) : 0);
 }
 
 int64_t config_worker_count(const Config& c) {

@@ -23,6 +23,14 @@ int64_t wanted_kv_bytes(const DeviceSplitInput& in, const std::vector<int64_t>& 
 
 }  // namespace
 
+Status check_card(int64_t n_workers, int64_t budget_bytes, const GpuFacts& gpu) {
+  if (n_workers < 2 || budget_bytes <= gpu.total_bytes / n_workers) return ok_status();
+  return exhausted(fmt::format("device memory: {} workers of {} each (gpu.memory_budget_bytes) = {}, more than the {} of {}: set it to at "
+                               "most {}, or run fewer workers there",
+                               n_workers, mib(budget_bytes), mib(n_workers * budget_bytes), mib(gpu.total_bytes), gpu.name,
+                               gpu.total_bytes / n_workers));
+}
+
 Result<DeviceSplit> choose_device_layers(const DeviceSplitInput& in) {
   const int n = in.config.n_layers;
   DeviceSplit split;

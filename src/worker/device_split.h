@@ -23,4 +23,8 @@ struct DeviceSplitInput {
 // kExhausted: not even one layer fits, or not as many as wanted. kUnimplemented as plan_gpu_memory(), for any layer.
 Result<DeviceSplit> choose_device_layers(const DeviceSplitInput& input);
 
+// Whether the card holds what its workers may take of it together: weights too are each worker's own. kExhausted has the
+// arithmetic. budget_bytes: gpu.memory_budget_bytes, of each; 0 (one worker alone): what is free.
+Status check_card(int64_t n_workers, int64_t budget_bytes, const GpuFacts& gpu);
+
 }  // namespace tandem

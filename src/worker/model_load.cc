@@ -168,6 +168,7 @@ Status load_gpu_backend(const ModelConfig& config, const Config& settings, const
   options.n_threads = settings.cpu_threads > 0 ? static_cast<int>(settings.cpu_threads) : host.cpu.n_usable_cores;
   options.float_activations = settings.cpu_activations == "f32";
   options.on_progress = [&](float fraction) { progress("uploading weights", fraction); };
+  if (Status status = check_card(config_device_workers(settings), settings.gpu_memory_budget_bytes, gpu); !status.ok()) return device_status(status);
   DeviceSplitInput split_input{config, weights, gpu, options};
   split_input.n_layers = settings.gpu_layers == "auto" ? 0 : std::atoi(settings.gpu_layers.c_str());  // config_validate() has looked at it
   split_input.kv_pool_bytes = settings.cache_kv_pool_bytes;

@@ -209,6 +209,22 @@ TEST_CASE("as many of the last layers as fit beside the K/V go to the device, an
   CHECK(choose_device_layers(in).status().code() == StatusCode::kExhausted);
 }
 
+TEST_CASE("workers of one card that may take more than it has are refused with the sum") {
+  GpuFacts card;
+  card.name = "a card";
+  card.total_bytes = 6000 << 20;
+  CHECK(check_card(1, int64_t{1} << 40, card).ok());
+  CHECK(check_card(2, 3000 << 20, card).ok());
+  CHECK(check_card(3, 2000 << 20, card).ok());
+  const Status refused = check_card(2, (3000 << 20) + 1, card);
+  CHECK(refused.code() == StatusCode::kExhausted);
+  for (const char* part : {"2 workers of 3000.0 MiB each", "= 6000.0 MiB", "6000.0 MiB of a card", "at most 3145728000", "gpu.memory_budget_bytes"}) {
+    INFO(refused.message());
+    CHECK(refused.message().find(part) != std::string::npos);
+  }
+  CHECK(check_card(16, INT64_MAX / 32, card).code() == StatusCode::kExhausted);
+}
+
 TEST_CASE("steps without the activations of the layer before are refused by later layers, and with them by first ones") {
   const TinyModel model = deepen(make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 1), 2);
   GpuOptions options = test_gpu_options();

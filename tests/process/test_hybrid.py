@@ -231,3 +231,32 @@ def test_two_workers_on_one_card_need_a_budget(device, tmp_path):
     device()
     with pytest.raises(AssertionError, match="gpu.memory_budget_bytes"):
         Appliance(tmp_path / "two", model=MODEL, settings=HYBRID + ["workers.decode=2"])
+
+
+def test_two_workers_share_a_card_within_their_budgets(start, device, expected):
+    device()
+    a = start(model=MODEL, settings=HYBRID + ["workers.decode=2", "gpu.memory_budget_bytes=100000000"])
+    assert up(a) == (2, 0)
+    assert text_of(a) == expected
+    assert a.stop() == 0
+    # 1.5 GiB each of 2 GiB: the processor serves, and everybody is told why.
+    device(options=f"device_bytes {2 << 30}")
+    a = start(model=MODEL, settings=HYBRID + ["workers.decode=2", f"gpu.memory_budget_bytes={3 << 29}"])
+    assert up(a) == (0, 2)
+    body = a.get("/ready")[1]
+    assert "2 workers of 1536.0 MiB each" in body and "3072.0 MiB" in body and "2048.0 MiB" in body and f"at most {1 << 30}" in body, body
+    assert len(text_of(a)) > 0
+    assert a.stop() == 0
+
+
+def test_a_model_larger_than_card_and_host_is_refused_with_both_sums(start, device):
+    device(options="device_bytes 100000")
+    a = start(model=MODEL, settings=HYBRID + ["workers.memory_budget_bytes=20000000"], wait_ready=False)
+    wait_for(lambda: "refused" in [w["state"] for w in a.status()["workers"]])
+    wait_for(lambda: "device given up" in a.log())
+    status, body, _ = a.get("/ready")
+    assert status == 503 and "workers.memory_budget_bytes" in body and "weights +" in body, body
+    assert "not even one of 2 layers fits the device: device memory:" in a.log()
+    code, reply, _ = a.post("/v1/chat/completions", {"messages": ASK["messages"]})
+    assert code == 503 and "weights" in reply, reply
+    assert a.stop() == 0
