@@ -212,11 +212,11 @@ TEST_CASE("as many of the last layers as fit beside the K/V go to the device, an
 TEST_CASE("workers of one card that may take more than it has are refused with the sum") {
   GpuFacts card;
   card.name = "a card";
-  card.total_bytes = 6000 << 20;
+  card.total_bytes = int64_t{6000} << 20;
   CHECK(check_card(1, int64_t{1} << 40, card).ok());
-  CHECK(check_card(2, 3000 << 20, card).ok());
-  CHECK(check_card(3, 2000 << 20, card).ok());
-  const Status refused = check_card(2, (3000 << 20) + 1, card);
+  CHECK(check_card(2, int64_t{3000} << 20, card).ok());
+  CHECK(check_card(3, int64_t{2000} << 20, card).ok());
+  const Status refused = check_card(2, (int64_t{3000} << 20) + 1, card);
   CHECK(refused.code() == StatusCode::kExhausted);
   for (const char* part : {"2 workers of 3000.0 MiB each", "= 6000.0 MiB", "6000.0 MiB of a card", "at most 3145728000", "gpu.memory_budget_bytes"}) {
     INFO(refused.message());

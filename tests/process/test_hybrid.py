@@ -236,13 +236,13 @@ def test_two_workers_on_one_card_need_a_budget(device, tmp_path):
 def test_two_workers_share_a_card_within_their_budgets(start, device, expected):
     device()
     a = start(model=MODEL, settings=HYBRID + ["workers.decode=2", "gpu.memory_budget_bytes=100000000"])
-    assert up(a) == (2, 0)
+    wait_for(lambda: up(a) == (2, 0))
     assert text_of(a) == expected
     assert a.stop() == 0
     # 1.5 GiB each of 2 GiB: the processor serves, and everybody is told why.
     device(options=f"device_bytes {2 << 30}")
     a = start(model=MODEL, settings=HYBRID + ["workers.decode=2", f"gpu.memory_budget_bytes={3 << 29}"])
-    assert up(a) == (0, 2)
+    wait_for(lambda: up(a) == (0, 2))
     body = a.get("/ready")[1]
     assert "2 workers of 1536.0 MiB each" in body and "3072.0 MiB" in body and "2048.0 MiB" in body and f"at most {1 << 30}" in body, body
     assert len(text_of(a)) > 0
