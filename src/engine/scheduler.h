@@ -154,6 +154,7 @@ class Scheduler {
   bool fits(const Sequence& s, const PrefixCache::Hit& hit, size_t n_kept);
   int pages_freed(int group, size_t n_kept);
   int pages_needed(const Sequence& s, int group, int n_forks) const;
+  bool has_room_to_fork(const Sequence& s) const;
   int pages_promised(const Sequence& s, int group) const;
   int places(const Sequence& s) const;
   void preempt_last(int64_t now_us);

@@ -148,6 +148,19 @@ void Scheduler::commit(std::span<const SampleResult> results, int64_t now_us, En
   forget_finished();
 }
 
+// A choice whose prompt is lent takes all of its request back when it must give way: so it joins only if it finds room for
+// the tokens it has and one more. Else choices that do not fit together would go to and fro without a token.
+bool Scheduler::has_room_to_fork(const Sequence& s) const {
+  if (!s.request->request.loan) return true;
+  const int n_shared = static_cast<int>(s.request->request.prompt.size()) / options_.page_size;
+  for (int g = 0; g < pool_.n_groups(); ++g) {
+    int available = pool_.n_free(g);
+    for (const Sequence* r : running_) available -= pages_promised(*r, g);
+    if (available < pages_needed(s, g, 0) - (options_.windows[g] == 0 ? n_shared : 0)) return false;
+  }
+  return true;
+}
+
 // The prompt is computed: its other choices take their pages, or wait to compute it for themselves.
 void Scheduler::fork_waiting_choices(RequestState* request, int64_t now_us, std::vector<PageCopy>* copies) {
   if (request->request.max_tokens == 0) return;  // all end with the prompt
@@ -156,7 +169,7 @@ void Scheduler::fork_waiting_choices(RequestState* request, int64_t now_us, std:
   request->forking.clear();
   for (Sequence* s : forking) {
     bool has_place = n_running() < options_.max_batch_size;
-    if (has_place && s->pages.fork(request->leader->pages, n_prompt, copies)) {
+    if (has_place && has_room_to_fork(*s) && s->pages.fork(request->leader->pages, n_prompt, copies)) {
       s->n_computed = n_prompt;
       s->published = request->leader->published;
       s->is_imported = request->leader->is_imported;
