@@ -164,8 +164,12 @@ Status validate_workers(const Config& c) {
 
 Status validate_gpu(const Config& c) {
   if (c.gpu_device == "none") {
-    return c.prefill_placement == "gpu" ? invalid_argument("prefill.placement is \"gpu\" and gpu.device is \"none\"; name a device") : ok_status();
+    return c.prefill_placement != "cpu" ? invalid_argument("prefill.placement is \"" + c.prefill_placement + "\" and gpu.device is \"none\"; name a device") : ok_status();
   }
+  if (c.prefill_placement == "gpu" && config_both_workers(c) == 0)
+    return invalid_argument("prefill.placement is \"gpu\", which is for workers of both roles, and workers.both is 0; with workers.prefill and workers.decode it must be \"cpu\" or \"auto\"");
+  if (c.prefill_placement == "auto" && c.workers_decode == 0)
+    return invalid_argument("prefill.placement is \"auto\", which is for workers.prefill beside workers.decode, and there are none; workers of both roles have one place, \"cpu\" or \"gpu\"");
   if (c.gpu_device.empty() || c.gpu_device.size() > 2 || c.gpu_device.find_first_not_of("0123456789") != std::string::npos)
     return invalid_argument("gpu.device must be \"none\" or the number of a device, 0 to 99, got \"" + c.gpu_device + "\"");
   if (const std::string& l = c.gpu_layers; l != "auto" && (l.empty() || l.size() > 4 || l.find_first_not_of("0123456789") != std::string::npos ||
@@ -193,8 +197,8 @@ Status config_validate(const Config& c) {
   if (c.cache_page_size_tokens != 16 && c.cache_page_size_tokens != 32)
     return invalid_argument("cache.page_size_tokens must be 16 or 32, got " +
                             std::to_string(c.cache_page_size_tokens));
+  CHECK_OK(one_of("prefill.placement", c.prefill_placement, {"cpu", "gpu", "auto"}));
   CHECK_OK(validate_gpu(c));
-  CHECK_OK(one_of("prefill.placement", c.prefill_placement, {"cpu", "gpu"}));
   CHECK_OK(one_of("cpu.activations", c.cpu_activations, {"q8", "f32"}));
   CHECK_OK(one_of("cpu.force_isa", c.cpu_force_isa, {"", "ref", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "neon", "neondot", "neoni8mm"}));
   CHECK_OK(one_of("cache.element_type", c.cache_element_type, {"f16", "q8_0"}));

@@ -25,6 +25,9 @@ std::span<const int32_t> block_at(const PrefixCache::Tokens& t, int block, int s
   return *scratch;
 }
 
+// What an entry behind `chain` names as its predecessor: at the start, the place.
+uint64_t serial_of(const PrefixCache::Chain& chain) { return chain.n_blocks == 0 ? uint64_t{0} - chain.place : chain.serial; }
+
 bool is_same(std::span<const int32_t> a, std::span<const int32_t> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
@@ -44,19 +47,21 @@ PrefixCache::PrefixCache(PagePool* pool, const std::vector<int>* windows, int pa
 
 PrefixCache::~PrefixCache() { pool_->set_on_evict(nullptr); }
 
-PrefixCache::Hit PrefixCache::find(const Tokens& tokens, int n_tokens) {
+PrefixCache::Hit PrefixCache::find(const Tokens& tokens, int n_tokens, uint8_t place) {
   int n_groups = pool_->n_groups();
   Chain at;
+  at.place = place;
   Hit hit;
+  hit.chain = at;
   std::vector<const Entry*> path;
   std::vector<int> n_present(n_groups,
                              0);  // per group: blocks up to here that have a page, without a gap
   std::vector<int32_t> scratch;
   while ((at.n_blocks + 1) * page_size_ <= n_tokens) {
     std::span<const int32_t> block = block_at(tokens, at.n_blocks, page_size_, &scratch);
-    uint64_t key = key_of(at.n_blocks == 0 ? kSeed : at.key, block);
+    uint64_t key = key_behind(at, block);
     auto it = entries_.find(key);
-    if (it == entries_.end() || it->second.parent != at.serial ||
+    if (it == entries_.end() || it->second.parent != serial_of(at) ||
         !is_same(it->second.tokens, block))
       break;
     if (!it->second.is_verified && !verify(&it->second)) {
@@ -65,7 +70,7 @@ PrefixCache::Hit PrefixCache::find(const Tokens& tokens, int n_tokens) {
     }
     const Entry& entry = it->second;
     path.push_back(&entry);
-    at = {key, entry.serial, at.n_blocks + 1};
+    at = {key, entry.serial, at.n_blocks + 1, place};
     bool is_whole = true;
     for (int g = 0; g < n_groups; ++g) {
       n_present[g] = entry.pages[g] >= 0 ? n_present[g] + 1 : 0;
@@ -87,7 +92,7 @@ void PrefixCache::publish(const Tokens& tokens, int n_tokens, PageTable* pages, 
   int n_full = n_tokens / page_size_;
   if (chain->n_blocks >= n_full) return;
   if (!is_alive(*chain))
-    *chain = {};  // distrusted, pushed out by an equal key, or out of all windows
+    *chain = {0, 0, 0, chain->place};  // distrusted, pushed out by an equal key, or out of all windows
   std::vector<int32_t> scratch;
   while (chain->n_blocks < n_full) {
     int i = chain->n_blocks;
@@ -99,16 +104,16 @@ void PrefixCache::publish(const Tokens& tokens, int n_tokens, PageTable* pages, 
     bool has_page = false;
     for (int g = 0; g < pool_->n_groups(); ++g) has_page = has_page || page_of(g) >= 0;
     std::span<const int32_t> block = block_at(tokens, i, page_size_, &scratch);
-    uint64_t key = key_of(i == 0 ? kSeed : chain->key, block);
+    uint64_t key = key_behind(*chain, block);
     auto it = entries_.find(key);
-    bool is_there = it != entries_.end() && it->second.parent == chain->serial &&
+    bool is_there = it != entries_.end() && it->second.parent == serial_of(*chain) &&
                     is_same(it->second.tokens, block);
     if (is_there && !it->second.is_verified && !verify(&it->second)) {
       drop(key);
       is_there = false;
     }
     if (!is_there && !has_page) return;  // left all windows
-    Entry* entry = is_there ? &it->second : insert(key, chain->serial, block);
+    Entry* entry = is_there ? &it->second : insert(key, serial_of(*chain), block);
     for (int g = 0; g < pool_->n_groups(); ++g) {
       PageId page = page_of(g);
       if (page < 0 || entry->pages[g] == page) continue;
@@ -118,7 +123,7 @@ void PrefixCache::publish(const Tokens& tokens, int n_tokens, PageTable* pages, 
       }
       give_page(entry, key, g, page, i);
     }
-    *chain = {key, entry->serial, i + 1};
+    *chain = {key, entry->serial, i + 1, chain->place};
   }
 }
 
@@ -131,29 +136,29 @@ void PrefixCache::give_page(Entry* entry, uint64_t key, int group, PageId page, 
 }
 
 bool PrefixCache::follow(Chain* chain, std::span<const int32_t> block) {
-  uint64_t key = key_of(chain->n_blocks == 0 ? kSeed : chain->key, block);
+  uint64_t key = key_behind(*chain, block);
   auto it = entries_.find(key);
-  if (it == entries_.end() || it->second.parent != chain->serial || !is_same(it->second.tokens, block)) return false;
+  if (it == entries_.end() || it->second.parent != serial_of(*chain) || !is_same(it->second.tokens, block)) return false;
   Entry& entry = it->second;
   if (!entry.is_verified && !verify(&entry)) {
     drop(key);
     return false;
   }
   if (std::find(entry.pages.begin(), entry.pages.end(), -1) != entry.pages.end()) return false;
-  *chain = {key, entry.serial, chain->n_blocks + 1};
+  *chain = {key, entry.serial, chain->n_blocks + 1, chain->place};
   return true;
 }
 
 bool PrefixCache::add_block(Chain* chain, std::span<const int32_t> block, const std::vector<PageId>& pages) {
   if (!is_alive(*chain)) return false;
-  uint64_t key = key_of(chain->n_blocks == 0 ? kSeed : chain->key, block);
+  uint64_t key = key_behind(*chain, block);
   auto it = entries_.find(key);
-  bool is_there = it != entries_.end() && it->second.parent == chain->serial && is_same(it->second.tokens, block);
-  Entry* entry = is_there ? &it->second : insert(key, chain->serial, block);
+  bool is_there = it != entries_.end() && it->second.parent == serial_of(*chain) && is_same(it->second.tokens, block);
+  Entry* entry = is_there ? &it->second : insert(key, serial_of(*chain), block);
   for (int g = 0; g < pool_->n_groups(); ++g) {
     if (entry->pages[g] < 0 && pages[g] >= 0) give_page(entry, key, g, pages[g], chain->n_blocks);
   }
-  *chain = {key, entry->serial, chain->n_blocks + 1};
+  *chain = {key, entry->serial, chain->n_blocks + 1, chain->place};
   return true;
 }
 
@@ -216,6 +221,10 @@ void PrefixCache::distrust(const PageTable& pages) {
       if (page >= 0 && pool_->is_kept(g, page)) drop(key_of_page_[g][page]);
     }
   }
+}
+
+uint64_t PrefixCache::key_behind(const Chain& chain, std::span<const int32_t> block) const {
+  return key_of(chain.n_blocks == 0 ? kSeed - chain.place : chain.key, block);
 }
 
 uint64_t PrefixCache::key_of(uint64_t previous, std::span<const int32_t> block) const {

@@ -32,10 +32,12 @@ namespace tandem {
 // Confined to the engine thread.
 class PrefixCache {
  public:
-  // The end of a chain of blocks; default: the empty chain.
+  // The end of a chain of blocks; default: the empty chain. Chains of two places (EngineRequest::place) have no block
+  // in common: the same tokens have other bits there.
   struct Chain {
     uint64_t key = 0, serial = 0;  // serial 0: the start
     int n_blocks = 0;
+    uint8_t place = 0;
   };
   struct Tokens {
     std::span<const int32_t> prompt, generated;
@@ -54,7 +56,7 @@ class PrefixCache {
   ~PrefixCache();
 
   // The longest hit within the first n_tokens tokens. Its pages are nobody's until shared.
-  Hit find(const Tokens& tokens, int n_tokens);
+  Hit find(const Tokens& tokens, int n_tokens, uint8_t place = 0);
   // Takes over what the ledger has sealed; once, before anything is published. Pages of broken chains are freed.
   // Returns the number of pages that can be found again.
   int restore();
@@ -79,6 +81,7 @@ class PrefixCache {
     std::vector<PageId> pages;  // per group; -1: none
     bool is_verified = true;    // false: of an earlier life, content not yet looked at
   };
+  uint64_t key_behind(const Chain& chain, std::span<const int32_t> block) const;
   uint64_t key_of(uint64_t previous, std::span<const int32_t> block) const;
   bool is_alive(const Chain& chain) const;
   void give_page(Entry* entry, uint64_t key, int group, PageId page, int index);

@@ -49,6 +49,8 @@ struct EngineRequest {
   // Only the prompt is computed here, and first tokens drawn; then its pages are lent and the request is no longer
   // ours, without a word but the loan.
   bool hands_off = false;
+  // Which of several places computes the prompt, where their bits differ: those of one are no cached prefix for the other.
+  uint8_t place = 0;
   // The prompt is not computed but copied from this (whole) loan; each choice has a token already.
   std::optional<EngineLoan> loan;
 };

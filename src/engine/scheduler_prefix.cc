@@ -18,7 +18,7 @@ PrefixCache::Hit Scheduler::find_cached(const Sequence& s) {
   // A prompt that is lent can be found whole: its logits are not needed.
   int n_tokens = is_prompt_over ? s.n_tokens() - 1 : r.request.loan ? n_prompt : n_prompt - 1;
   if (!options_.has_prefix_cache) return sibling_hit(s, std::min(n_tokens, n_prompt));
-  return cache_.find(s.tokens(), n_tokens);
+  return cache_.find(s.tokens(), n_tokens, r.request.place);
 }
 
 // Without the cache: the full pages of the prompt, from another choice that runs, so that a choice that lost its
@@ -47,6 +47,7 @@ PrefixCache::Hit Scheduler::sibling_hit(const Sequence& s, int n_tokens) const {
 void Scheduler::start_behind(Sequence* s, const PrefixCache::Hit& hit) {
   if (hit.chain.n_blocks > 0) s->pages.adopt(hit.pages);
   s->published = hit.chain;
+  s->published.place = s->request->request.place;  // also where nothing was looked for
   s->n_computed = hit.chain.n_blocks * options_.page_size;
   RequestState* r = s->request;
   // Once it has computed something, pages found again after a preemption are no gain of this

@@ -27,7 +27,7 @@ template <Is<LogprobEntry> M>
 auto fields_of(M& m) { return std::tie(m.chosen, m.top); }
 template <Is<Configure> M>
 auto fields_of(M& m) {
-  return std::tie(m.protocol, m.config_toml, m.model_names, m.generation, m.is_cache_trusted, m.is_cache_shared,
+  return std::tie(m.protocol, m.config_toml, m.model_names, m.generation, m.is_cache_trusted, m.is_cache_shared, m.measures_prompts,
                   m.other_bytes, m.role);
 }
 template <Is<Message> M>
@@ -86,7 +86,7 @@ auto fields_of(M& m) {
 template <Is<ModelInfo> M>
 auto fields_of(M& m) {
   return std::tie(m.name, m.architecture, m.quantization, m.device, m.isa, m.n_parameters, m.file_bytes,
-                  m.context_tokens, m.vocab_size, m.n_layers, m.device_layers, m.has_chat_template, m.chat_template_error,
+                  m.context_tokens, m.vocab_size, m.n_layers, m.device_layers, m.device_name, m.prompt_fixed_us, m.prompt_token_ns, m.has_chat_template, m.chat_template_error,
                   m.pool_tokens, m.kv_bytes_per_token, m.kv_pool_bytes, m.swap_pool_bytes, m.weight_bytes, m.max_batch_size,
                   m.memory);
 }

@@ -13,7 +13,7 @@
 
 namespace tandem::ipc {
 
-constexpr uint32_t kProtocolVersion = 4;
+constexpr uint32_t kProtocolVersion = 5;
 
 // What a worker does: all of it; prompts only, lending their K/V; or the rest, taking the K/V over.
 enum class Role : uint8_t { kBoth, kPrefill, kDecode };
@@ -64,6 +64,7 @@ struct Configure {
   Role role = Role::kBoth;
   bool is_cache_trusted = false;        // its packed weights were whole since the last unclean stop
   bool is_cache_shared = false;         // other workers map the same file
+  bool measures_prompts = false;        // before Ready, for ModelInfo::prompt_token_ns
   int64_t other_bytes = 0;              // PSS of the rest of the process tree: counts in the memory budget
 };
 // Answer to PoolRequest: the worker's host pool has the size asked for, or why not.
@@ -178,6 +179,9 @@ struct ModelInfo {
   int32_t vocab_size = 0;
   int32_t n_layers = 0;
   int32_t device_layers = 0;     // of them on a device: the last ones
+  std::string device_name;       // "NVIDIA GeForce RTX 4060", or empty
+  // What a prompt of n tokens takes alone, fixed_us + n * token_ns / 1000, if Configure asked for it; else 0.
+  int64_t prompt_fixed_us = 0, prompt_token_ns = 0;
   bool has_chat_template = false;
   std::string chat_template_error;  // why chat is refused, if it is
   int64_t pool_tokens = 0;       // tokens that fit the KV pool for one sequence

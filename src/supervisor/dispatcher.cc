@@ -308,21 +308,29 @@ int Dispatcher::best_prefiller(const Request& r) const {
   return ready[0];
 }
 
+bool Dispatcher::is_device_prompt(const Request& r) const {
+  if (r.n_dispatches > 0) return r.is_device_prompt;  // the place that computed it first
+  return placement_ != nullptr && placement_->is_for_device(r.in.prompt.size());
+}
+
 // The least busy workers that have room; without any, one that gets it by a recall.
 DispatchGate::Decision Dispatcher::find_route(const Request& r, Route* route) {
   using Verdict = DispatchGate::Verdict;
   DispatchGate::Decision best;
   int prefiller = best_prefiller(r);
+  const bool is_device_prompt = this->is_device_prompt(r);
   for (size_t i = 0; i < lanes_.size(); ++i) {
     Lane& lane = lanes_[i];
     ipc::Role role = lane.link->role();
-    if (role == ipc::Role::kPrefill || !is_ready(*lane.link) || (role == ipc::Role::kDecode && prefiller < 0)) continue;
+    if (role == ipc::Role::kPrefill || !is_ready(*lane.link)) continue;
+    const bool needs_prefiller = role == ipc::Role::kDecode && !(is_device_prompt && lane.link->model()->device == "gpu");
+    if (needs_prefiller && prefiller < 0) continue;
     lane.gate.set_limit(places_at(lane));
     DispatchGate::Decision d = lane.gate.ask(static_cast<int>(r.in.priority), n_places(r));
     if (d.verdict == Verdict::kWait || (d.verdict == Verdict::kRecall && best.verdict != Verdict::kWait)) continue;
     if (best.verdict == Verdict::kDispatch && lanes_[route->decoder].gate.n_sequences() <= lane.gate.n_sequences()) continue;
     best = d;
-    *route = {role == ipc::Role::kDecode ? prefiller : -1, static_cast<int>(i)};
+    *route = {needs_prefiller ? prefiller : -1, static_cast<int>(i)};
   }
   return best;
 }
@@ -359,6 +367,7 @@ bool Dispatcher::dispatch(Request* r, Route route) {
   r->is_recalled = false;
   if (r->dispatched_us == 0) r->dispatched_us = clock_->now_us();
   r->worker_generation = link->generation();
+  if (r->n_dispatches == 1) r->is_device_prompt = route.prefiller < 0 && link->role() == ipc::Role::kDecode;
   r->prefiller = route.prefiller, r->decoder = route.decoder;
   r->is_handed_over = false;
   ++n_at_worker_;

@@ -3,8 +3,8 @@
 // cuts slow readers. Each accepted request ends exactly once, in finish(). Confined to the
 // supervisor's loop thread.
 //
-// DESIGN. A request runs at one worker of both roles, or is prefilled at one and decoded at another
-// (dispatcher_handoff.cc): the prefill worker's pages are lent by index through here, chunk by
+// DESIGN. A request runs at one worker of both roles, at a decode worker whose device computes prompts of its length
+// sooner (prompt_placement.h), or is prefilled at one and decoded at another (dispatcher_handoff.cc): the prefill worker's pages are lent by index through here, chunk by
 // chunk, then the decode worker gets the request with its first token, as a resume that needs no
 // prompt computed. Both places are taken at dispatch. Whatever goes wrong at either (death, no pages,
 // a bad loan) takes the request back from both and queues it again with the tokens it has: one way
@@ -30,6 +30,7 @@
 #include "supervisor/accounting.h"
 #include "supervisor/degradation.h"
 #include "supervisor/history.h"
+#include "supervisor/prompt_placement.h"
 #include "supervisor/quarantine.h"
 #include "supervisor/recent.h"
 #include "supervisor/request.h"
@@ -49,6 +50,8 @@ class Dispatcher {
     degradation_ = degradation;
     recent_ = recent;
   }
+
+  void set_placement(const PromptPlacement* placement) { placement_ = placement; }  // the same; or never
 
   // Accepts the request (its id in *id) or says why not; then nothing of it is kept.
   std::optional<api::ApiError> accept(api::GenerateRequest request,
@@ -97,6 +100,7 @@ class Dispatcher {
   void dispatch_requests();
   DispatchGate::Decision find_route(const Request& request, Route* route);
   int best_prefiller(const Request& request) const;
+  bool is_device_prompt(const Request& request) const;
   bool dispatch(Request* request, Route route);
   void recall(Request* request);
   size_t places_at(const Lane& lane) const;      // that may be taken now
@@ -140,6 +144,7 @@ class Dispatcher {
   History* history_ = nullptr;
   Recent* recent_ = nullptr;
   Degradation* degradation_ = nullptr;
+  const PromptPlacement* placement_ = nullptr;
   AdmissionQueue queue_;
   RetryAfter retry_after_;
   Quarantine quarantine_;

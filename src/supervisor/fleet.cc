@@ -48,6 +48,7 @@ Fleet::Fleet(const Config& config, Metrics* metrics, const Clock* clock, Hooks h
     keeper_hooks.on_message = [hooks, lane](ipc::FromWorker m) { hooks.on_message(lane, std::move(m)); };
     keeper_hooks.on_end = [hooks, lane](const WorkerEnd& end) { hooks.on_end(lane, end); };
     keeper_hooks.has_work = [hooks, lane] { return hooks.has_work(lane); };
+    keeper_hooks.wants_measurement = hooks.wants_measurement;
     keeper_hooks.is_packing_elsewhere = [this] {
       return std::any_of(keepers_.begin(), keepers_.end(), [](const auto& k) { return k->is_packing(); });
     };

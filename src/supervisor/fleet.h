@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,6 +24,7 @@ class Fleet {
     std::function<void(int lane, ipc::FromWorker)> on_message;
     std::function<void(int lane, const WorkerEnd&)> on_end;
     std::function<bool(int lane)> has_work;
+    std::function<bool(const std::string& model_path)> wants_measurement;  // prompt_placement.h
   };
   Fleet(const Config& config, Metrics* metrics, const Clock* clock, Hooks hooks);
 

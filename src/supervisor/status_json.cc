@@ -78,6 +78,19 @@ void write_workers(JsonWriter& out, const StatusView& view, const BoxFacts& box)
   out.end_array();
 }
 
+// Null where no lengths are decided on; from > to: none.
+void write_placement(JsonWriter& out, const StatusView& view) {
+  out.key("device_prompts");
+  if (!view.device_prompts) {
+    out.null();
+    return;
+  }
+  out.begin_object();
+  field(out, "from_tokens", view.device_prompts->from);
+  field(out, "to_tokens", view.device_prompts->to);
+  out.end_object();
+}
+
 // All workers together.
 void write_kv(JsonWriter& out, const StatusView& view) {
   ipc::Heartbeat sum;
@@ -280,6 +293,7 @@ std::string status_json(const StatusView& view, const BoxFacts& box,
   out.end_object();
   write_model(out, view);
   write_workers(out, view, box);
+  write_placement(out, view);
   write_queue(out, view);
   write_requests(out, view);
   write_kv(out, view);

@@ -12,6 +12,7 @@
 #include "supervisor/degradation.h"
 #include "supervisor/history.h"
 #include "supervisor/host_sensors.h"
+#include "supervisor/prompt_placement.h"
 #include "supervisor/recent.h"
 
 namespace tandem {
@@ -49,6 +50,7 @@ struct StatusView {
   DegradationView degradation;
   std::string state_dir, log_path;
   int64_t log_budget_bytes = 0, max_queue = 0;
+  std::optional<PromptRange> device_prompts;  // lengths that the device computes; none: not decided, or not asked
   bool has_requests = false;  // false: the loop did not answer in time, the copy is a little old
   int64_t started_us = 0, published_us = 0;  // monotonic
 };

@@ -42,6 +42,7 @@ Supervisor::Supervisor(const Config& config, RequestLog* log, Ladder ladder)
       accounting_(&metrics_, log, &recent_),
       config_(config),
       degradation_(std::move(ladder), &metrics_),
+      placement_(config.prefill_placement == "auto" ? config_cache_dir(config) : ""),
       dispatcher_(config, &metrics_, &accounting_, &clock_),
       fleet_(config, &metrics_, &clock_,
              {[this](int lane, ipc::FromWorker m) { dispatcher_.on_message(lane, std::move(m)); },
@@ -49,12 +50,14 @@ Supervisor::Supervisor(const Config& config, RequestLog* log, Ladder ladder)
                 note_worker_end(lane);
                 dispatcher_.on_worker_end(lane, end);
               },
-              [this](int lane) { return dispatcher_.has_work_at(lane); }}),
+              [this](int lane) { return dispatcher_.has_work_at(lane); },
+              [this](const std::string& path) { return placement_.wants_measurement(model_stamp(path)); }}),
       inbox_(std::make_shared<Inbox>()),
       sensors_("", config_state_dir(config)),
       started_us_(monotonic_us()) {
   dispatcher_.set_workers(fleet_.links());
   dispatcher_.set_observers(&history_, &recent_, &degradation_);
+  if (placement_.is_on()) dispatcher_.set_placement(&placement_);
   publish(started_us_);
 }
 
@@ -67,6 +70,7 @@ void Supervisor::run(LoopHooks hooks) {
   while (!fleet_.is_stopped()) {
     int64_t now = clock_.now_us();
     fleet_.turn();
+    if (placement_.is_on() && !placement_.range()) placement_.turn(fleet_.links(), model_stamp(fleet_.spokesman().model_path()));
     dispatcher_.turn();
     turn_drain(now);
     turn_degradation(now);
@@ -184,6 +188,7 @@ StatusView Supervisor::view() const {
                          keeper->model() ? keeper->model()->device : "", keeper->model() ? keeper->model()->isa : "",
                          keeper->device_trouble()});
   }
+  v.device_prompts = placement_.range();
   for (int i = 0; i < 3; ++i) v.waiting[i] = dispatcher_.n_waiting(static_cast<ipc::Priority>(i));
   v.running = dispatcher_.n_running();
   v.started_us = started_us_;

@@ -101,6 +101,7 @@ class Supervisor : public api::InferenceService {
   Accounting accounting_;
   Config config_;          // loop thread
   Degradation degradation_;  // loop thread
+  PromptPlacement placement_;  // loop thread
   Dispatcher dispatcher_;  // loop thread
   Fleet fleet_;            // loop thread
   ModelDigest digest_;     // loop thread

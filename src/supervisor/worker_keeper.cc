@@ -173,6 +173,7 @@ Status WorkerKeeper::start_process() {
   configure.generation = generation_;
   configure.role = spec_.role;
   configure.is_cache_trusted = weights_cache_.existing.valid() && weights_cache_.stamp == whole_stamp_;
+  configure.measures_prompts = spec_.role != ipc::Role::kBoth && hooks_.wants_measurement(path_);
   configure.is_cache_shared = config_worker_count(config_) > 1;
   if (auto own = read_process_memory(); own.ok())
     configure.other_bytes = own->pss_bytes + kConnectionBytes;

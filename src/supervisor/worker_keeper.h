@@ -37,6 +37,7 @@ class WorkerKeeper : public WorkerLink {
     std::function<void(ipc::FromWorker)> on_message;  // replies, tokens, prompt progress
     std::function<void(const WorkerEnd&)> on_end;     // after the last message of that worker
     std::function<bool()> has_work;                   // the worker holds requests or calls
+    std::function<bool(const std::string& model_path)> wants_measurement;  // of what a prompt takes
     std::function<bool()> is_packing_elsewhere;       // another worker makes the weights file that this one will map
   };
   // `pool`: of its own KV pages; null: it keeps them to itself. `gauges` and `pool` outlive it.

@@ -196,6 +196,7 @@ Status load_gpu_backend(const ModelConfig& config, const Config& settings, const
                                 {"workspace_bytes", split->memory.workspace_bytes}});
   model->file->release_pages();
   model->info.device = "gpu";
+  model->info.device_name = gpu.name;
   model->info.isa = "sm_" + std::to_string(gpu.sm) + (split->first_layer > 0 ? " " + model->info.isa : "");
   return ok_status();
 }

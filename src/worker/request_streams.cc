@@ -92,8 +92,7 @@ EngineLoan engine_loan(uint64_t id, const ipc::Loan& in) {
 }
 
 std::string RequestStreams::check(const ipc::Submit& submit) const {
-  if ((role_ == ipc::Role::kDecode) != submit.loan.has_value())
-    return submit.loan ? "lent pages for a worker that computes prompts itself" : "a decode worker needs the prompt's pages";
+  if (role_ != ipc::Role::kDecode && submit.loan) return "lent pages for a worker that computes prompts itself";
   if (requests_.contains(submit.id)) return "the request's id is in use";
   if (submit.prompt.empty()) return "the prompt is empty";
   if (std::string error = check_ids(submit.prompt, tokenizer_->n_tokens()); !error.empty())
@@ -144,6 +143,7 @@ std::optional<EngineRequest> RequestStreams::begin(ipc::Submit submit, Output* o
   requests_.emplace(id, std::move(request));
   EngineRequest out = engine_request(std::move(submit), tokenizer_->end_tokens());
   out.choices = std::move(rest);
+  out.place = role_ == ipc::Role::kDecode && !out.loan ? 1 : 0;  // lent pages are a prefill worker's
   out.hands_off = role_ == ipc::Role::kPrefill && out.max_tokens > 0;
   return out;
 }

@@ -21,6 +21,7 @@
 #include "worker/mailbox.h"
 #include "worker/memory_plan.h"
 #include "worker/model_load.h"
+#include "worker/prompt_cost.h"
 #include "worker/request_streams.h"
 #include "worker/sandbox.h"
 #include "worker/text_thread.h"
@@ -259,6 +260,10 @@ Status Worker::start_engine() {
   CHECK_OK(run_canary(engine_.get(), *model_, take_events));
   if (options_.role != ipc::Role::kDecode) CHECK_OK(warm_prompts(take_events));
   model_->info.pool_tokens = engine_->max_tokens_per_sequence();
+  if (configuration_->measures_prompts) {
+    mailbox_.post_message(ipc::Progress{"measuring prompts", 0});
+    CHECK_OK(measure_prompts(engine_.get(), model_.get(), take_events));
+  }
   is_canary_ = false;
   return ok_status();
 }

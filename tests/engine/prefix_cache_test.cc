@@ -364,6 +364,20 @@ TEST_CASE("pages found again after a preemption are reused but not counted") {
   h.check_all_ended();
 }
 
+TEST_CASE("what one place computed is no prefix for another") {
+  EngineHarness h({}, options());
+  const std::vector<int32_t> prompt = fake_request(40, 1, 1, 1).prompt;
+  auto at = [&](uint8_t place) {
+    EngineRequest r = endless(prompt, 2);
+    r.place = place;
+    return run(h, std::move(r));
+  };
+  CHECK(at(0) == 0);
+  CHECK(at(1) == 0);
+  CHECK(at(0) == 36);  // all full pages before the last token
+  CHECK(at(1) == 36);
+}
+
 TEST_CASE("numbers that are not finite are not kept for others") {
   EngineHarness h({}, options());
   EngineRequest bad = endless(fake_prompt(30, 2), 20);

@@ -49,6 +49,7 @@ class Sim {
     }
     dispatcher_->set_workers(links);
     dispatcher_->set_observers(&history_, &recent_, &degradation_);
+    if (shape.decode.is_on_device) dispatcher_->set_placement(&placement_);
     clock_.set_us(1'000'000);
   }
   void plant_leak() { workers_[0]->plant_leak = true; }
@@ -62,6 +63,12 @@ class Sim {
   // "" or what went wrong.
   std::string run(int n_steps, int death_in) {
     for (auto& w : workers_) w->start(lent_fds_);
+    if (shape_.decode.is_on_device) {
+      std::vector<WorkerLink*> links;
+      for (auto& w : workers_) links.push_back(w.get());
+      placement_.turn(links, "model");
+      if (!placement_.is_for_device(20) || placement_.is_for_device(21)) return "prompts of other lengths than 1 to 20 go to the device";
+    }
     for (int step = 0; step < n_steps; ++step) {
       if (std::string wrong = act(death_in); !wrong.empty()) return wrong;
     }
@@ -253,6 +260,7 @@ class Sim {
   Recent recent_;
   History history_;
   Degradation degradation_{Ladder{}, &metrics_};
+  PromptPlacement placement_{"/nonexistent"};
   Accounting accounting_;
   std::unique_ptr<Dispatcher> dispatcher_;
   std::vector<std::unique_ptr<SimWorker>> workers_;
@@ -265,6 +273,11 @@ Shape shape(int n_prefill, int n_decode, int n_both, int prefill_pages = 60, int
   Shape s{n_prefill, n_decode, n_both, {}, {}};
   s.prefill.full_pages = s.prefill.window_pages = prefill_pages;
   s.decode.full_pages = s.decode.window_pages = decode_pages;
+  return s;
+}
+
+Shape on_device(Shape s) {
+  s.decode.is_on_device = true;
   return s;
 }
 
@@ -284,6 +297,8 @@ TEST_CASE("deaths at every message: no request is lost, no page leaks") {
       shape(1, 2, 0),
       shape(1, 1, 0, 40, 36),  // pages run out at the decoder: requests go back
       shape(1, 1, 1),          // both shapes side by side
+      on_device(shape(1, 1, 0)),          // short prompts are the decoder's
+      on_device(shape(2, 2, 0, 40, 36)),
       shape(0, 0, 1, 40, 40),
   };
   const int n_schedules = from_environment("TANDEM_SIM_SCHEDULES", 3000);

@@ -84,6 +84,8 @@ void SimWorker::start(const std::vector<int>& lent_fds) {
   info.context_tokens = options_.context;
   info.pool_tokens = engine_->max_tokens_per_sequence();
   info.max_batch_size = options_.max_batch;
+  info.device = options_.is_on_device ? "gpu" : "cpu";
+  info.prompt_fixed_us = options_.is_on_device ? 0 : 20, info.prompt_token_ns = options_.is_on_device ? 2000 : 1000;
   info_ = info;
 }
 

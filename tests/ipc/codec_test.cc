@@ -69,8 +69,8 @@ TokenEvents full_events() {
 
 TEST_CASE("messages to the worker keep every field") {
   Configure c = round_trip(
-      Configure{3, "[a]\nb = 1\n", {"m1", "m2"}, 9, Role::kDecode, true, true, int64_t{1} << 40});
-  CHECK((c.is_cache_trusted && c.is_cache_shared && c.other_bytes == int64_t{1} << 40));
+      Configure{3, "[a]\nb = 1\n", {"m1", "m2"}, 9, Role::kDecode, true, true, true, int64_t{1} << 40});
+  CHECK((c.is_cache_trusted && c.is_cache_shared && c.measures_prompts && c.other_bytes == int64_t{1} << 40));
   CHECK((c.protocol == 3 && c.config_toml == "[a]\nb = 1\n" && c.generation == 9 && c.role == Role::kDecode));
   CHECK(c.model_names == std::vector<std::string>{"m1", "m2"});
 
@@ -126,12 +126,12 @@ TEST_CASE("messages from the worker keep every field") {
   WeightsCacheDone done = round_trip(WeightsCacheDone{true, true, "torn"});
   CHECK((done.is_stored && done.is_whole && done.damage == "torn"));
 
-  ModelInfo m{"n", "llama", "Q4_1", "cpu", "avx2", 1, 2, 3, 4, 5, 3, true, "bad", 6, 7, 8, 80, 9, 10,
+  ModelInfo m{"n", "llama", "Q4_1", "cpu", "avx2", 1, 2, 3, 4, 5, 3, "card", 17, 18, true, "bad", 6, 7, 8, 80, 9, 10,
               {11, 12, 13, 14, 15, 16, true}};
   m = round_trip(Ready{m}).model;
   CHECK((m.name == "n" && m.architecture == "llama" && m.quantization == "Q4_1" && m.device == "cpu"));
   CHECK((m.isa == "avx2" && m.n_parameters == 1 && m.file_bytes == 2 && m.context_tokens == 3));
-  CHECK((m.vocab_size == 4 && m.n_layers == 5 && m.device_layers == 3 && m.has_chat_template && m.chat_template_error == "bad"));
+  CHECK((m.vocab_size == 4 && m.n_layers == 5 && m.device_layers == 3 && m.device_name == "card" && m.prompt_fixed_us == 17 && m.prompt_token_ns == 18 && m.has_chat_template && m.chat_template_error == "bad"));
   CHECK((m.pool_tokens == 6 && m.kv_bytes_per_token == 7 && m.kv_pool_bytes == 8 && m.swap_pool_bytes == 80 && m.weight_bytes == 9));
   CHECK(m.max_batch_size == 10);
   CHECK((m.memory.weights_bytes == 11 && m.memory.kv_pool_bytes == 12 && m.memory.scratch_bytes == 13));

@@ -227,6 +227,54 @@ def test_a_cut_model_survives_its_worker(hybrid, device, on_processor):
     assert a.stop() == 0
 
 
+def test_prompts_of_the_lengths_that_were_measured_are_the_devices(start, device, tmp_path):
+    device()
+    cache = tmp_path / "cache"
+    settings = HYBRID + ["prefill.placement=auto", f"paths.cache_dir={cache}", "cache.prefix=false"]
+    a = start(model=MODEL, settings=settings)
+    assert len(re.findall(r"prompts measured", a.log())) == 2 and "source=measured" in a.log()
+    first = a.status()["device_prompts"]
+    kept = (cache / "prompt_placement").read_text()
+    assert len(kept.split()) == 4 and kept.split()[2:] == [str(first["from_tokens"]), str(first["to_tokens"])]
+    assert a.stop() == 0
+    # As kept, whatever a measurement would say today: prompts of up to 30 tokens.
+    (cache / "prompt_placement").write_text(" ".join(kept.split()[:2] + ["1", "30"]) + "\n")
+    a = start(model=MODEL, settings=settings)
+    assert "prompts measured" not in a.log() and "source=kept" in a.log()
+    assert a.status()["device_prompts"] == {"from_tokens": 1, "to_tokens": 30}
+
+    def handed_over(text):
+        pages, computed = a.metrics().get("llm_handoff_pages_total", 0), worker(a, "prefill")["computed_tokens"]
+        reply = a.client().completions.create(model=a.model_name, prompt=text, temperature=0, max_tokens=5, extra_body={"ignore_eos": True})
+        assert reply.usage.completion_tokens == 5
+        wait_for(lambda: worker(a)["batch"] == 0)
+        time.sleep(0.6)  # counters come by heartbeat
+        return reply.usage.prompt_tokens, a.metrics().get("llm_handoff_pages_total", 0) - pages, worker(a, "prefill")["computed_tokens"] - computed
+
+    n, pages, computed = handed_over("the quick brown fox")
+    assert n <= 30 and pages == 0 and computed == 0
+    n, pages, computed = handed_over("the quick brown fox jumps over the lazy dog and then " * 4)
+    assert n > 30 and pages > 0 and computed >= n
+    assert a.stop() == 0
+
+
+def test_a_prompt_of_the_device_goes_on_there_after_a_fault(start, device, tmp_path):
+    cache = tmp_path / "cache"
+    settings = HYBRID + ["prefill.placement=auto", f"paths.cache_dir={cache}"]
+    device()
+    a = start(model=MODEL, settings=settings)
+    assert a.stop() == 0
+    kept = (cache / "prompt_placement").read_text().split()
+    (cache / "prompt_placement").write_text(" ".join(kept[:2] + ["1", "400"]) + "\n")
+    file = device(faults=[f"lose_at_launch {IN_THE_TEXT}"])
+    a = start(model=MODEL, settings=settings)
+    text = stream_of(a)
+    assert file.read_text() == "" and a.metrics()['llm_worker_restarts_total{cause="device",role="decode"}'] == 1
+    assert text == text_of(a)
+    assert worker(a, "prefill")["computed_tokens"] <= 40  # the start-up text
+    assert a.stop() == 0
+
+
 def test_two_workers_on_one_card_need_a_budget(device, tmp_path):
     device()
     with pytest.raises(AssertionError, match="gpu.memory_budget_bytes"):
