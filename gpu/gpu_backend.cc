@@ -123,7 +123,7 @@ Status GpuBackend::plan(const ModelWeights& weights) {
   const int max_rows = std::max(1, static_cast<int>(std::bit_floor(static_cast<unsigned>(std::min(wanted, affordable)))));
   const int max_logit_rows = std::min(max_rows, round_up_power(options_.max_batch_size));
   forward_.plan(max_rows, max_logit_rows, options_.context_tokens, takes_hidden());
-  sampler_.plan(max_logit_rows, config_.vocab_size);
+  sampler_.plan(max_logit_rows, config_.vocab_size, options_.context_tokens);
   return ok_status();
 }
 
