@@ -36,7 +36,7 @@ int Scheduler::timely_chunk(const Sequence& s, int n_tokens) const {
   if (options_.target_gap_us == 0 || plan_.shape.n_decode == 0 || !step_cost_.is_known()) return n_tokens;
   StepShape decodes = plan_.shape;
   decodes.n_prefill = 0, decodes.prefill_reads = 0;
-  double most_us = std::max(static_cast<double>(options_.target_gap_us),
+  double most_us = std::max(static_cast<double>(options_.target_gap_us) / step_cost_.lateness(),
                             kLeastStretch * step_cost_.predict_us(decodes));
   auto is_in_time = [&](int n) {
     StepShape shape = plan_.shape;

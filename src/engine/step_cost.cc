@@ -15,6 +15,9 @@ constexpr size_t kMaxClasses = 96;
 constexpr int kRefitEvery = 8;           // steps
 constexpr int kRefitAlwaysBelow = 64;    // steps: at first each counts
 constexpr int kSweeps = 60;              // of coordinate descent
+constexpr double kLateShare = 0.05;      // of steps that may be later than lateness() says
+constexpr double kLateStep = 0.02;       // of the estimate, a step
+constexpr double kMostLate = 1.5;
 
 uint64_t log_class(int64_t n) { return std::bit_width(static_cast<uint64_t>(std::max<int64_t>(n, 0))); }
 
@@ -42,6 +45,10 @@ double StepCost::predict_us(const StepShape& shape) const {
 }
 
 void StepCost::observe(const StepShape& shape, double us) {
+  if (shape.n_decode > 0 && shape.n_prefill > 0 && is_known()) {
+    bool is_late = us > predict_us(shape) * lateness_;
+    lateness_ = std::clamp(lateness_ + kLateStep * (is_late ? 1 - kLateShare : -kLateShare), 1.0, kMostLate);
+  }
   ++n_observed_;
   if (shape.n_decode > 0) largest_mixed_ = std::max(largest_mixed_, shape.n_prefill);
   uint64_t key = class_of(shape);
