@@ -1,6 +1,5 @@
 // The device's steps against the processor's, and what the backend promises whatever the model.
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <cstring>
 
 #include "tests/gpu/gpu_models.h"
@@ -9,17 +8,6 @@ namespace tandem {
 namespace {
 
 constexpr int kPages = 64;
-
-// Largest difference of the rows, over the rms of the expected ones.
-double worst_difference(const std::vector<float>& got, const std::vector<float>& expected) {
-  REQUIRE(got.size() == expected.size());
-  double worst = 0, squares = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    worst = std::max(worst, std::abs(static_cast<double>(got[i]) - static_cast<double>(expected[i])));
-    squares += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
-  }
-  return worst / std::sqrt(squares / static_cast<double>(got.size()));
-}
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 namespace tandem {
 
@@ -74,6 +75,16 @@ std::vector<int32_t> decode_greedily(Backend* backend, TestSequence sequence, in
     count = 1;
   }
   return drawn;
+}
+
+double worst_difference(const std::vector<float>& got, const std::vector<float>& expected) {
+  REQUIRE(got.size() == expected.size());
+  double worst = 0, squares = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    worst = std::max(worst, std::abs(static_cast<double>(got[i]) - static_cast<double>(expected[i])));
+    squares += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+  }
+  return worst / std::sqrt(squares / static_cast<double>(got.size()));
 }
 
 }  // namespace tandem

@@ -21,4 +21,7 @@ std::unique_ptr<Backend> make_cpu_backend(const TinyModel& model, KvType kv_type
 // each draw; or null.
 std::vector<int32_t> decode_greedily(Backend* backend, TestSequence sequence, int n, std::vector<float>* margins);
 
+// Largest difference of the rows, over the rms of the expected ones.
+double worst_difference(const std::vector<float>& got, const std::vector<float>& expected);
+
 }  // namespace tandem

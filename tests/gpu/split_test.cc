@@ -1,6 +1,5 @@
 // A model of which the first layers are the processor's and the others the device's.
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <cstring>
 
 #include "tests/gpu/gpu_models.h"
@@ -42,17 +41,6 @@ std::unique_ptr<Backend> make_split(const TinyModel& model, int first_layer, KvT
   INFO(reserved.message());
   REQUIRE(reserved.ok());
   return split;
-}
-
-// Largest difference over the rms of the expected ones.
-double worst_difference(const std::vector<float>& got, const std::vector<float>& expected) {
-  REQUIRE(got.size() == expected.size());
-  double worst = 0, squares = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    worst = std::max(worst, std::abs(static_cast<double>(got[i]) - static_cast<double>(expected[i])));
-    squares += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
-  }
-  return worst / std::sqrt(squares / static_cast<double>(got.size()));
 }
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
