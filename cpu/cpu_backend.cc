@@ -38,6 +38,7 @@ class CpuBackend : public Backend {
   }
 
   const ModelConfig& config() const override { return config_; }
+  WeightBytes weight_bytes() const override { return model_->weight_bytes(*options_.kernels); }
   std::vector<int64_t> page_bytes() const override { return kv_.page_bytes(); }
   Status reserve_pages(const std::vector<int>& n_pages) override { return kv_.reserve(n_pages, options_.touch_pools_later); }
   Status place_pages(const std::vector<int>& n_pages, const std::vector<uint8_t*>& memory) override {
@@ -125,7 +126,7 @@ Result<CpuMemory> plan_cpu_memory(const ModelConfig& whole, const ModelWeights& 
   const ModelConfig config = config_in_force(whole, options);
   CHECK_ASSIGN(memory.weights_bytes,
                PackedModel::bytes_needed(options.n_layers > 0 ? stage_weights(weights, 0, options.n_layers) : weights,
-                                         *options.kernels, options.pack.library != nullptr));
+                                         *options.kernels, options.pack));
   KvPools pools(config, kv_type_in_force(options), options.page_size);
   OmpTeam team(options.n_threads);
   const PackedModel unused{};

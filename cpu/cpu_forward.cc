@@ -36,7 +36,8 @@ class Carver {
 CpuForward::CpuForward(const ModelConfig& config, const PackedModel& model, const KernelTable& kernels,
                        KvPools* kv, OmpTeam* team, bool float_activations)
     : config_(config), model_(model), kernels_(kernels), kv_(kv), team_(team),
-      float_activations_(float_activations), plan_(config) {
+      float_activations_(float_activations), plan_(config),
+      has_lean_set_(model.weight_bytes(kernels).lean > 0) {
   for (const LayerConfig& l : config.layers) {
     q_dim_ = std::max<int64_t>(q_dim_, static_cast<int64_t>(l.n_heads) * l.head_dim);
     kv_dim_ = std::max<int64_t>(kv_dim_, static_cast<int64_t>(l.n_kv_heads) * l.head_dim);
@@ -58,6 +59,8 @@ CpuForward::CpuForward(const ModelConfig& config, const PackedModel& model, cons
 Status CpuForward::check(const StepBatch& batch) const {
   const int64_t n_tokens = static_cast<int64_t>(batch.tokens.size());
   if (n_tokens == 0) return invalid_argument("step: no tokens");
+  if (batch.weights == WeightSet::kLean && !has_lean_set_)
+    return invalid_argument("step: these weights have no lean set");
   for (int32_t token : batch.tokens) {
     if (token < 0 || token >= config_.vocab_size) {
       return invalid_argument(fmt::format("step: token id {} is not in [0, {})", token, config_.vocab_size));
@@ -250,6 +253,11 @@ void CpuForward::multiply_by_library(TeamMember& t, int64_t n_rows, std::span<co
   }
 }
 
+// In the step's set.
+PackedMatrix CpuForward::weight_of(const Product& p) const {
+  return plan_.batch().weights == WeightSet::kLean ? lean_form(*p.weight) : *p.weight;
+}
+
 // Rows are taken in blocks that stay in the second cache while the tiles of weights pass by.
 void CpuForward::multiply_rows(TeamMember& t, int64_t row_begin, int64_t row_end, Acts acts,
                                std::span<const Product> products) {
@@ -279,10 +287,10 @@ void CpuForward::multiply_rows(TeamMember& t, int64_t row_begin, int64_t row_end
       const uint8_t* act = act_ + first_row * row_bytes;
       float* out = p->out + first_row * p->out_stride;
       if (acts == Acts::kFloat) {
-        matmul_float(*p->weight, tile, last, reinterpret_cast<const float*>(act),
+        matmul_float(weight_of(*p), tile, last, reinterpret_cast<const float*>(act),
                      row_bytes / int64_t{sizeof(float)}, M, out, p->out_stride);
       } else {
-        kernels_.matmul(*p->weight, tile, last, act, M, out, p->out_stride);
+        kernels_.matmul(weight_of(*p), tile, last, act, M, out, p->out_stride);
       }
       begin += last - tile;
     }

@@ -70,6 +70,7 @@ class CpuForward {
   void norm_to_activations(const TeamMember& t, int64_t row, const float* x,
                            const std::vector<float>& weight, Acts acts);
   void multiply(TeamMember& t, int64_t n_rows, Acts acts, std::initializer_list<Product> products);
+  PackedMatrix weight_of(const Product& p) const;
   void multiply_rows(TeamMember& t, int64_t row_begin, int64_t row_end, Acts acts, std::span<const Product> products);
   void multiply_by_library(TeamMember& t, int64_t n_rows, std::span<const Product> products);
   void rotate_and_store_kv(TeamMember& t, int layer);
@@ -93,6 +94,7 @@ class CpuForward {
   CpuStepPlan plan_;
   std::vector<LayerActs> acts_;
   Acts output_acts_ = Acts::kQuantized;
+  const bool has_lean_set_;
 
   // Widths of one row, the largest over all layers.
   int64_t q_dim_ = 0, kv_dim_ = 0, ffn_dim_ = 0, widest_ = 0;

@@ -31,6 +31,14 @@ struct PackedPlace {
 };
 
 // A file mapped read-only and shared; the packed bytes start at `data`.
+// Milliseconds of a step of one token with either set of weights, as measured on this machine with so many threads; 0:
+// never measured.
+struct SetSpeeds {
+  double full_ms = 0, lean_ms = 0;
+  uint32_t n_threads = 0;
+  bool operator==(const SetSpeeds&) const = default;
+};
+
 struct MappedWeights {
   Arena bytes;
   const uint8_t* data = nullptr;
@@ -63,6 +71,9 @@ class PackCache {
   // before store(); a mapped file whose choices are others is stored anew, where it can be.
   const std::vector<uint32_t>& choices() const { return choices_; }
   void set_choices(const std::string& isa, std::vector<uint32_t> choices);
+  // The same of both weight sets' speed.
+  const SetSpeeds& speeds() const { return speeds_; }
+  void set_speeds(const std::string& isa, const SetSpeeds& speeds);
   bool is_verified() const { return is_verified_; }
   // Checks what load() took on trust; kDataLoss names the damaged matrix, kCancelled: `stop` was set.
   Status verify(const std::atomic<bool>& stop);
@@ -89,6 +100,7 @@ class PackCache {
   // Of the mapped file: what each matrix must hash to.
   std::vector<uint64_t> checksums_;
   std::vector<uint32_t> choices_;  // by matrix, or empty
+  SetSpeeds speeds_;
   std::vector<PackedPlace> mapped_places_;
   const uint8_t* mapped_data_ = nullptr;
   size_t n_mapped_ = 0;

@@ -26,6 +26,10 @@ int64_t row_bytes(const WeightView& w) {
 
 int64_t n_tiles(const PackedMatrix& w) { return (w.n_rows + kTileRows - 1) / kTileRows; }
 
+GgmlType packed_type(const WeightView& w, const PackOptions& options) {
+  return w.type == GgmlType::kQ8_0 && options.has_lean_set ? GgmlType::kQ8_0Nested : w.type;
+}
+
 std::vector<PackJob> list_jobs(const ModelWeights& weights, PackedModel* model) {
   std::vector<PackJob> jobs;
   jobs.push_back({"token_embedding", &weights.token_embedding, &model->token_embedding});
@@ -59,11 +63,12 @@ void copy_vectors(const ModelWeights& weights, PackedModel* model) {
 }
 
 Result<std::vector<PackedPlace>> plan_places(const std::vector<PackJob>& jobs, const KernelTable& kernels,
-                                             size_t* n_bytes) {
+                                             const PackOptions& options, size_t* n_bytes) {
   std::vector<PackedPlace> places;
   for (const PackJob& job : jobs) {
     const WeightView& w = *job.from;
-    const size_t size = kernels.packed_bytes(w.type, w.n_rows, w.n_cols);
+    const GgmlType type = packed_type(w, options);
+    const size_t size = kernels.packed_bytes(type, w.n_rows, w.n_cols);
     if (size == 0) {
       const QuantTraits* traits = quant_traits(static_cast<uint32_t>(w.type));
       return unimplemented(fmt::format("{}: tensor type {} [{} x {}] is not served by the {} kernels; "
@@ -71,7 +76,7 @@ Result<std::vector<PackedPlace>> plan_places(const std::vector<PackJob>& jobs, c
                                        job.name, traits ? traits->name : "unknown", w.n_rows, w.n_cols,
                                        kernels.isa));
     }
-    places.push_back({job.name, w.type, w.n_rows, w.n_cols, *n_bytes, size});
+    places.push_back({job.name, type, w.n_rows, w.n_cols, *n_bytes, size});
     *n_bytes += (size + 63) / 64 * 64;
   }
   return places;
@@ -127,7 +132,7 @@ Status pack_one(const PackJob& job, const KernelTable& kernels, OmpTeam* team, A
         if (touch_error != 0) return;
         const int64_t row_end = std::min(w.n_rows, (first + end) * kTileRows);
         if (!check_finite_rows(w, (first + begin) * kTileRows, row_end).ok()) is_finite = false;
-        kernels.pack_tiles(w.type, w.data, w.n_rows, w.n_cols, first + begin, first + end, data);
+        kernels.pack_tiles(place.type, w.data, w.n_rows, w.n_cols, first + begin, first + end, data);
       });
     });
     if (touch_error != 0)
@@ -168,15 +173,34 @@ Status pack_all(const std::vector<PackJob>& jobs, const KernelTable& kernels, Om
 
 }  // namespace
 
-Result<int64_t> PackedModel::bytes_needed(const ModelWeights& weights, const KernelTable& kernels, bool has_library) {
+WeightBytes PackedModel::weight_bytes(const KernelTable& kernels) const {
+  WeightBytes n;
+  bool is_nested = false;
+  const auto add = [&](const PackedMatrix& w) {
+    const PackedMatrix lean = lean_form(w);
+    is_nested = is_nested || lean.type != w.type;
+    n.full += static_cast<int64_t>(kernels.packed_bytes(w.type, w.n_rows, w.n_cols));
+    n.lean += static_cast<int64_t>(kernels.packed_bytes(lean.type, w.n_rows, w.n_cols));
+  };
+  add(output);
+  if (output.data != token_embedding.data) add(token_embedding);
+  for (const PackedLayer& l : layers) {
+    for (const PackedMatrix* w : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w_gate, &l.w_up, &l.w_down}) add(*w);
+  }
+  if (!is_nested) n.lean = 0;
+  return n;
+}
+
+Result<int64_t> PackedModel::bytes_needed(const ModelWeights& weights, const KernelTable& kernels,
+                                          const PackOptions& options) {
   PackedModel model;
   model.layers.resize(weights.layers.size());
   size_t n_bytes = 0;
   const std::vector<PackJob> jobs = list_jobs(weights, &model);
-  CHECK_OK(plan_places(jobs, kernels, &n_bytes).status());
+  CHECK_OK(plan_places(jobs, kernels, options, &n_bytes).status());
   int64_t n_copies = 0;
   for (const PackJob& job : jobs) n_copies += DenseLibrary::copy_bytes(job.from->type, job.from->n_rows, job.from->n_cols);
-  return static_cast<int64_t>(n_bytes) + (has_library ? n_copies : 0);
+  return static_cast<int64_t>(n_bytes) + (options.library != nullptr ? n_copies : 0);
 }
 
 Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weights,
@@ -187,11 +211,11 @@ Result<std::unique_ptr<PackedModel>> PackedModel::pack(const ModelWeights& weigh
   copy_vectors(weights, model.get());
   const std::vector<PackJob> jobs = list_jobs(weights, model.get());
   size_t n_bytes = 0;
-  CHECK_ASSIGN(const std::vector<PackedPlace> places, plan_places(jobs, kernels, &n_bytes));
+  CHECK_ASSIGN(const std::vector<PackedPlace> places, plan_places(jobs, kernels, options, &n_bytes));
   const auto set_matrices = [&](const uint8_t* data) {
     for (size_t i = 0; i < jobs.size(); ++i) {
       const WeightView& w = *jobs[i].from;
-      *jobs[i].to = {w.type, w.n_rows, w.n_cols, data + places[i].offset};
+      *jobs[i].to = {places[i].type, w.n_rows, w.n_cols, data + places[i].offset};
     }
     if (weights.output.data == weights.token_embedding.data) model->output = model->token_embedding;
   };

@@ -12,6 +12,7 @@
 #include "cpu/omp_team.h"
 #include "cpu/pack_cache.h"
 #include "kernels/kernel_table.h"
+#include "model/backend.h"
 #include "model/weights.h"
 
 namespace tandem {
@@ -25,6 +26,7 @@ struct PackedLayer {
 };
 
 struct PackOptions {
+  bool has_lean_set = true;  // Q8_0 matrices are packed nested: the same bits and bytes, half of which are the lean set
   std::function<void(float)> on_progress;  // on the calling thread, 0..1; or empty
   // Bytes of the model's file once they have been read for the last time; or empty.
   std::function<void(const uint8_t*, size_t)> on_source_read;
@@ -41,12 +43,15 @@ struct PackedModel {
   Arena bytes;  // of the matrices: own memory, or a mapped file
   LibraryMatrices library;  // copies of some, by their packed bytes
 
+  // What the matrices of a set take; lean: 0 where none is nested.
+  WeightBytes weight_bytes(const KernelTable& kernels) const;
+
   // Packs with all threads of `team`. kUnimplemented names the tensor whose type the kernels do not serve;
   // kExhausted names the size.
   static Result<std::unique_ptr<PackedModel>> pack(const ModelWeights& weights, const KernelTable& kernels,
                                                    OmpTeam* team, const PackOptions& options);
   // Size of `bytes`, and with a library of all copies it might choose. kUnimplemented as above.
-  static Result<int64_t> bytes_needed(const ModelWeights& weights, const KernelTable& kernels, bool has_library);
+  static Result<int64_t> bytes_needed(const ModelWeights& weights, const KernelTable& kernels, const PackOptions& options);
 };
 
 }  // namespace tandem

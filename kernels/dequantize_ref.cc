@@ -4,6 +4,7 @@
 #include "kernels/quant_blocks.h"
 #include "kernels/quant_rows.h"
 #include "kernels/quant_traits.h"
+#include "kernels/tile_layout.h"
 
 namespace tandem {
 namespace {
@@ -25,6 +26,17 @@ uint16_t half_at(const uint8_t* p, int64_t i) {
 int high_bit(const uint8_t qh[4], int i) { return ((qh[i / 8] >> (i % 8)) & 1) << 4; }
 
 }  // namespace
+
+void dequantize_row_q8_0_lean(const uint8_t* blocks, int64_t n, float* out) {
+  for (int64_t i = 0; i < n / QK; ++i, out += QK) {
+    const auto b = block_at<block_q8_0>(blocks, i);
+    const float d = half_to_float(b.d);
+    for (int j = 0; j < QK; ++j) {
+      const int high = (b.qs[j] + 128) >> 4;
+      out[j] = d * (kLeanScale * static_cast<float>(high) + kLeanMin);
+    }
+  }
+}
 
 void dequantize_row_f32(const uint8_t* blocks, int64_t n, float* out) {
   memcpy(out, blocks, static_cast<size_t>(n) * sizeof(float));

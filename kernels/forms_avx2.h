@@ -72,16 +72,28 @@ TANDEM_INLINE void quants(const uint8_t* p, __m256i q[8]) {
   }
 }
 
+// Signed, of two planes of nibbles: high halves at p, low ones at r.
+TANDEM_INLINE void quants_nested(const uint8_t* p, const uint8_t* r, __m256i q[8]) {
+  const __m256i low = _mm256_set1_epi8(15), flip = _mm256_set1_epi8(static_cast<char>(0x88));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m256i high = _mm256_xor_si256(load256(p + 64 * i), flip), rest = load256(r + 64 * i);
+    q[i] = _mm256_or_si256(_mm256_andnot_si256(low, _mm256_slli_epi16(high, 4)), _mm256_and_si256(rest, low));
+    q[i + 4] = _mm256_or_si256(_mm256_andnot_si256(low, high), _mm256_and_si256(_mm256_srli_epi16(rest, 4), low));
+  }
+}
+
 template <GgmlType kType>
 struct Form256 {
   static constexpr TileShape kShape = *tile_shape(kType);
   static constexpr bool kIsTable =
       kType == GgmlType::kIQ4_NL || kType == GgmlType::kIQ4_XS || kType == GgmlType::kMXFP4;
-  static constexpr bool kIsSigned = kIsTable || kType == GgmlType::kQ8_0;
+  static constexpr bool kIsSigned = kIsTable || kType == GgmlType::kQ8_0 || is_nested(kShape);
   // Subtracted from unsigned quants. Q3_K's 4 is raised to Q6_K's 32: one pair of sums serves both.
   static constexpr int kOffset = kIsSigned ? 0 : kType == GgmlType::kQ3_K ? 32 : kShape.offset;
   static constexpr bool kIsSplit = kShape.n_scales == 2;
-  static constexpr bool kHasMin = kShape.scale == TileScale::kHalfMin || kShape.n_mins > 0;
+  static constexpr bool kIsLean = kType == GgmlType::kQ8_0Lean;
+  static constexpr bool kHasMin = kShape.scale == TileScale::kHalfMin || kShape.n_mins > 0 || kIsLean;
   // maddubs results that may be added in int16 before widening.
   static constexpr int kSteps = kIsSigned                                      ? 1
                                 : kShape.bits == 6 || kType == GgmlType::kQ3_K ? 2
@@ -90,12 +102,16 @@ struct Form256 {
                                                                                : 8;
 
   // Block b, rows 8 * half .. 8 * half + 7.
-  static inline __attribute__((always_inline)) void load(const uint8_t* tile, int64_t b, int half,
+  static inline __attribute__((always_inline)) void load(const TilePlanes& tile, int64_t b, int half,
                                                          Block256* w) {
-    const uint8_t* group = tile + b / kShape.group * group_bytes(kShape);
+    const uint8_t* group = tile.first + b / kShape.group * group_bytes(kShape);
     const int i = static_cast<int>(b % kShape.group);
     const uint8_t* p = group + header_bytes(kShape) + i * block_bytes(kShape) + 32 * half;
-    quants<kShape.bits>(p, w->q);
+    if constexpr (is_nested(kShape)) {
+      quants_nested(p, tile.residual + b * kResidualBlockBytes + 32 * half, w->q);
+    } else {
+      quants<kShape.bits>(p, w->q);
+    }
     if constexpr (kIsTable) {
       const int8_t* table = kType == GgmlType::kMXFP4 ? kMxfp4Values : kIq4Values;
       const __m256i lut =
@@ -119,6 +135,10 @@ struct Form256 {
     const uint8_t* halfs = group + 16 * half;
     if constexpr (kShape.scale == TileScale::kHalf) {
       w->scale = load_half8(halfs + 32 * i);
+      if constexpr (kIsLean) {
+        w->min = _mm256_mul_ps(w->scale, _mm256_set1_ps(kLeanMin));
+        w->scale = _mm256_mul_ps(w->scale, _mm256_set1_ps(kLeanScale));
+      }
     } else if constexpr (kShape.scale == TileScale::kFloat) {
       w->scale = _mm256_load_ps(reinterpret_cast<const float*>(group) + 8 * half);
     } else if constexpr (kShape.scale == TileScale::kHalfMin) {

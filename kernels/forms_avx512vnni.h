@@ -79,6 +79,17 @@ TANDEM_INLINE void quants8(const uint8_t* p, __m512i q[8]) {
   for (int i = 0; i < 8; ++i) q[i] = load512(p + 64 * i);
 }
 
+// Of two planes of nibbles: high halves at p, low ones at r.
+TANDEM_INLINE void quants_nested(const uint8_t* p, const uint8_t* r, __m512i q[8]) {
+  const __m512i low = _mm512_set1_epi8(15);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i high = load512(p + 64 * i), rest = load512(r + 64 * i);
+    q[i] = _mm512_ternarylogic_epi64(low, rest, _mm512_slli_epi16(high, 4), 0xca);  // low ? rest : high
+    q[i + 4] = _mm512_ternarylogic_epi64(low, _mm512_srli_epi16(rest, 4), high, 0xca);
+  }
+}
+
 // Table indices to table values + 128.
 TANDEM_INLINE void quants_table(const uint8_t* p, const int8_t table[16], __m512i q[8]) {
   const __m128i t = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)),
@@ -106,14 +117,15 @@ struct Form512 {
   // Q3_K's offset of 4 is raised to Q6_K's 32, so that one pair of sums serves both.
   static constexpr int kOffset = kIsTable ? 128 : kType == GgmlType::kQ3_K ? 32 : kShape.offset;
   static constexpr bool kIsSplit = kShape.n_scales == 2;
-  static constexpr bool kHasMin = kShape.scale == TileScale::kHalfMin || kShape.n_mins > 0;
+  static constexpr bool kIsLean = kType == GgmlType::kQ8_0Lean;
+  static constexpr bool kHasMin = kShape.scale == TileScale::kHalfMin || kShape.n_mins > 0 || kIsLean;
   // The packed bytes are the quants themselves, and the block has one scale.
   static constexpr bool kIsNibble =
       kShape.bits == 4 && !kIsTable && !kIsSplit && kType != GgmlType::kQ3_K;
 
-  static inline __attribute__((always_inline)) void load(const uint8_t* tile, int64_t b,
+  static inline __attribute__((always_inline)) void load(const TilePlanes& tile, int64_t b,
                                                          Block512* w) {
-    const uint8_t* group = tile + b / kShape.group * group_bytes(kShape);
+    const uint8_t* group = tile.first + b / kShape.group * group_bytes(kShape);
     const int i = static_cast<int>(b % kShape.group);
     const uint8_t* p = group + header_bytes(kShape) + i * block_bytes(kShape);
     if constexpr (kIsNibble) {
@@ -124,6 +136,8 @@ struct Form512 {
       quants_table(p, kMxfp4Values, w->q);
     } else if constexpr (kIsTable) {
       quants_table(p, kIq4Values, w->q);
+    } else if constexpr (is_nested(kShape)) {
+      quants_nested(p, tile.residual + b * kResidualBlockBytes, w->q);
     } else {
       quants<kShape.bits>(p, w->q);
     }
@@ -139,6 +153,10 @@ struct Form512 {
                                                                 Block512* w) {
     if constexpr (kShape.scale == TileScale::kHalf) {
       w->scale = load_half16(group + 32 * i);
+      if constexpr (kIsLean) {
+        w->min = _mm512_mul_ps(w->scale, _mm512_set1_ps(kLeanMin));
+        w->scale = _mm512_mul_ps(w->scale, _mm512_set1_ps(kLeanScale));
+      }
     } else if constexpr (kShape.scale == TileScale::kFloat) {
       w->scale = _mm512_load_ps(reinterpret_cast<const float*>(group));
     } else if constexpr (kShape.scale == TileScale::kHalfMin) {

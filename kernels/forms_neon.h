@@ -72,25 +72,40 @@ TANDEM_INLINE void quants(const uint8_t* p, uint8x16_t q[8]) {
   }
 }
 
+// Of two planes of nibbles: high halves at p, low ones at r.
+TANDEM_INLINE void quants_nested(const uint8_t* p, const uint8_t* r, uint8x16_t q[8]) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const uint8x16_t high = vld1q_u8(p + 64 * i), rest = vld1q_u8(r + 64 * i);
+    q[i] = vsliq_n_u8(rest, high, 4);
+    q[i + 4] = vsriq_n_u8(high, rest, 4);
+  }
+}
+
 template <GgmlType kType>
 struct Form128 {
   static constexpr TileShape kShape = *tile_shape(kType);
   static constexpr bool kIsTable =
       kType == GgmlType::kIQ4_NL || kType == GgmlType::kIQ4_XS || kType == GgmlType::kMXFP4;
   static constexpr bool kIsSplit = kShape.n_scales == 2;
-  static constexpr bool kHasMin = kShape.scale == TileScale::kHalfMin || kShape.n_mins > 0;
+  static constexpr bool kIsLean = kType == GgmlType::kQ8_0Lean;
+  static constexpr bool kHasMin = kShape.scale == TileScale::kHalfMin || kShape.n_mins > 0 || kIsLean;
   // Largest magnitude of a signed quant.
   static constexpr int kLargest =
       kIsTable || kShape.bits == 8 ? 128 : kShape.bits == 6 ? 32 : kShape.bits == 5 ? 31 : 15;
 
   // Block b, rows 4 * quarter .. 4 * quarter + 3.
-  static inline __attribute__((always_inline)) void load(const uint8_t* tile, int64_t b, int quarter,
+  static inline __attribute__((always_inline)) void load(const TilePlanes& tile, int64_t b, int quarter,
                                                          Block128* w) {
-    const uint8_t* group = tile + b / kShape.group * group_bytes(kShape);
+    const uint8_t* group = tile.first + b / kShape.group * group_bytes(kShape);
     const int i = static_cast<int>(b % kShape.group);
     const uint8_t* p = group + header_bytes(kShape) + i * block_bytes(kShape) + 16 * quarter;
     uint8x16_t q[8];
-    quants<kShape.bits>(p, q);
+    if constexpr (is_nested(kShape)) {
+      quants_nested(p, tile.residual + b * kResidualBlockBytes + 16 * quarter, q);
+    } else {
+      quants<kShape.bits>(p, q);
+    }
     const int8x16_t table = vld1q_s8(kType == GgmlType::kMXFP4 ? kMxfp4Values : kIq4Values);
     const uint8x16_t offset = vdupq_n_u8(static_cast<uint8_t>(kShape.offset));
 #pragma GCC unroll 8
@@ -109,6 +124,10 @@ struct Form128 {
     const uint8_t* halfs = group + 8 * quarter;
     if constexpr (kShape.scale == TileScale::kHalf) {
       w->scale = load_half4(halfs + 32 * i);
+      if constexpr (kIsLean) {
+        w->min = vmulq_n_f32(w->scale, kLeanMin);
+        w->scale = vmulq_n_f32(w->scale, kLeanScale);
+      }
     } else if constexpr (kShape.scale == TileScale::kFloat) {
       w->scale = vld1q_f32(reinterpret_cast<const float*>(group) + 4 * quarter);
     } else if constexpr (kShape.scale == TileScale::kHalfMin) {

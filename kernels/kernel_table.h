@@ -22,16 +22,22 @@ constexpr int kTileRows = 16;
 // Of what packed_bytes and pack_tiles of all columns make. Files of packed weights carry it: add one
 // whenever the packed form of any type changes in any column (a layout, a rounding, an added field);
 // what reads it (matmul, packed_row) may change freely.
-constexpr uint32_t kPackVersion = 1;
+constexpr uint32_t kPackVersion = 2;
 
 // A weight matrix repacked for one column of the table. `data` is 64-byte aligned, packed_bytes()
 // long.
 struct PackedMatrix {
-  GgmlType type = GgmlType::kF32;  // type in the model file
+  GgmlType type = GgmlType::kF32;  // type in the model file, or a packed form of it
   int64_t n_rows = 0;              // N
   int64_t n_cols = 0;              // K, a multiple of the type's block
   const uint8_t* data = nullptr;
 };
+
+// Of a nested matrix the form that reads its first plane alone: half the bytes. Others have none and stay.
+static constexpr PackedMatrix lean_form(PackedMatrix w) {
+  if (w.type == GgmlType::kQ8_0Nested) w.type = GgmlType::kQ8_0Lean;
+  return w;
+}
 
 enum class KvType : uint8_t { kF16, kQ8_0, kF32 };  // kF32: the reference mode's
 

@@ -135,7 +135,7 @@ TANDEM_INLINE void add_split_mins(__m512 min, __m512 min2, const ActRows& a, __m
 
 // kRows activation rows times one tile, straight from its packed form.
 template <typename Form, int kRows>
-void multiply(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, size_t act_stride,
+void multiply(const TilePlanes& tile, int64_t n_blocks, const uint8_t* act, size_t act_stride,
               float* y, int64_t ldy, __mmask16 columns) {
   __m512 acc[kRows];
 #pragma GCC unroll 8
@@ -157,7 +157,7 @@ void multiply(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, size_t 
 }
 
 template <typename Form>
-void unpack(const uint8_t* tile, int64_t first, int64_t n_blocks, Panel* panel) {
+void unpack(const TilePlanes& tile, int64_t first, int64_t n_blocks, Panel* panel) {
   for (int64_t b = 0; b < n_blocks; ++b) {
     Block512 w;
     Form::load(tile, first + b, &w);
@@ -174,7 +174,7 @@ void unpack(const uint8_t* tile, int64_t first, int64_t n_blocks, Panel* panel) 
 // accumulators again changes nothing in them. `ahead`, where not null: the packed bytes of the
 // panel after this one, brought in while this one is multiplied.
 template <typename Form, int kRows>
-void multiply_panel(const Panel& panel, int64_t n_blocks, bool is_first, const uint8_t* ahead,
+void multiply_panel(const Panel& panel, int64_t n_blocks, bool is_first, const TilePlanes& ahead,
                     const uint8_t* act, size_t act_stride, float* y, int64_t ldy,
                     __mmask16 columns) {
   constexpr int kBlockBytes = group_bytes(Form::kShape) / Form::kShape.group;
@@ -184,10 +184,15 @@ void multiply_panel(const Panel& panel, int64_t n_blocks, bool is_first, const u
     acc[m] = is_first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(columns, y + m * ldy);
   for (int64_t b = 0; b < n_blocks; ++b) {
     const ActRows a = {act + static_cast<size_t>(b) * sizeof(ActBlock), act_stride};
-    if (ahead) {
+    if (ahead.first) {
 #pragma GCC unroll 10
       for (int i = 0; i < kBlockBytes; i += 64)
-        _mm_prefetch(ahead + b * kBlockBytes + i, _MM_HINT_T0);
+        _mm_prefetch(ahead.first + b * kBlockBytes + i, _MM_HINT_T0);
+      if constexpr (is_nested(Form::kShape)) {
+#pragma GCC unroll 4
+        for (int i = 0; i < kResidualBlockBytes; i += 64)
+          _mm_prefetch(ahead.residual + b * kResidualBlockBytes + i, _MM_HINT_T0);
+      }
     }
     if constexpr (Form::kIsSplit) {
       add_half_block<Form, kRows>(0, panel.q[b], panel.scale[b], a, acc);
@@ -212,7 +217,7 @@ TANDEM_INLINE void split_rows(int64_t M, Eight eight, Four four, Two two, One on
 }
 
 template <typename Form>
-void multiply_tile(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, size_t act_stride,
+void multiply_tile(const TilePlanes& tile, int64_t n_blocks, const uint8_t* act, size_t act_stride,
                    int64_t M, float* y, int64_t ldy, __mmask16 columns) {
   if (M < kRowsOfPanel) {
     const auto call = [&](auto multiply_rows) {
@@ -237,11 +242,12 @@ void multiply_tile(const uint8_t* tile, int64_t n_blocks, const uint8_t* act, si
     const uint8_t* first_act = act + static_cast<size_t>(b) * sizeof(ActBlock);
     // Tiles follow one another, so that after the last panel comes the next tile's first. (A
     // prefetch past the end of the matrix is ignored.)
-    const uint8_t* ahead =
-        tile + (b + n) / Form::kShape.group * static_cast<int64_t>(group_bytes(Form::kShape));
+    TilePlanes ahead = {tile.first + (b + n) / Form::kShape.group * static_cast<int64_t>(group_bytes(Form::kShape)),
+                        nullptr};
+    if constexpr (is_nested(Form::kShape)) ahead.residual = tile.residual + (b + n) * kResidualBlockBytes;
     const auto call = [&](auto multiply_rows) {
       return [=, &panel](int64_t m) {
-        multiply_rows(panel, n, b == 0, m == 0 ? ahead : nullptr,
+        multiply_rows(panel, n, b == 0, m == 0 ? ahead : TilePlanes{nullptr, nullptr},
                       first_act + static_cast<size_t>(m) * act_stride, act_stride, y + m * ldy, ldy,
                       columns);
       };
@@ -260,11 +266,11 @@ template <GgmlType kType>
 void matmul_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
                  int64_t M, float* y, int64_t ldy) {
   using Form = Form512<kType>;
-  const size_t bytes = tile_bytes(Form::kShape, w.n_cols), act_stride = act_row_bytes_of(w.n_cols);
+  const size_t act_stride = act_row_bytes_of(w.n_cols);
   for (int64_t m = 0; m < M; m += kRowsInCache) {
     const int64_t rows = M - m < kRowsInCache ? M - m : kRowsInCache;
     for (int64_t t = tile_begin; t < tile_end; ++t) {
-      multiply_tile<Form>(w.data + static_cast<size_t>(t) * bytes, w.n_cols / QK,
+      multiply_tile<Form>(tile_planes(Form::kShape, w, t), w.n_cols / QK,
                           act + static_cast<size_t>(m) * act_stride, act_stride, rows,
                           y + m * ldy + t * kTileRows, ldy, valid_columns(w.n_rows, t));
     }
@@ -279,7 +285,7 @@ void matmul(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const u
 #define TANDEM_CASE(type) \
   case GgmlType::type:    \
     return matmul_form<GgmlType::type>(w, tile_begin, tile_end, act, M, y, ldy);
-    TANDEM_QUANTIZED_TYPES(TANDEM_CASE)
+    TANDEM_TILED_TYPES(TANDEM_CASE)
 #undef TANDEM_CASE
     default:
       return matmul_plain(w, tile_begin, tile_end, act, M, y, ldy);

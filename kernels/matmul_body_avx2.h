@@ -74,7 +74,7 @@ TANDEM_INLINE __m256 add_block(const Block256& w, const ActBlock& a, __m256 acc)
 
 // kRows activation rows times half a tile.
 template <typename Form, int kRows>
-void multiply(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* act,
+void multiply(const TilePlanes& tile, int64_t n_blocks, int half, const uint8_t* act,
               size_t act_stride, float* y, int64_t ldy, int columns) {
   __m256 acc[kRows];
 #pragma GCC unroll 4
@@ -95,7 +95,7 @@ void multiply(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* ac
 }
 
 template <typename Form>
-void multiply_half(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* act,
+void multiply_half(const TilePlanes& tile, int64_t n_blocks, int half, const uint8_t* act,
                    size_t act_stride, int64_t M, float* y, int64_t ldy, int columns) {
   int64_t m = 0;
   const auto step = [&](auto multiply_rows, int64_t rows) {
@@ -112,12 +112,12 @@ template <GgmlType kType>
 void matmul_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act,
                  int64_t M, float* y, int64_t ldy) {
   using Form = Form256<kType>;
-  const size_t bytes = tile_bytes(Form::kShape, w.n_cols), act_stride = act_row_bytes_of(w.n_cols);
+  const size_t act_stride = act_row_bytes_of(w.n_cols);
   for (int64_t m = 0; m < M; m += kRowsInCache) {
     const int64_t rows = M - m < kRowsInCache ? M - m : kRowsInCache;
     for (int64_t t = tile_begin; t < tile_end; ++t) {
       for (int half = 0; half < 2; ++half) {
-        multiply_half<Form>(w.data + static_cast<size_t>(t) * bytes, w.n_cols / QK, half,
+        multiply_half<Form>(tile_planes(Form::kShape, w, t), w.n_cols / QK, half,
                             act + static_cast<size_t>(m) * act_stride, act_stride, rows,
                             y + m * ldy + t * kTileRows + 8 * half, ldy,
                             columns_of(w.n_rows, t, half));
@@ -133,7 +133,7 @@ TANDEM_INLINE void matmul_any(const PackedMatrix& w, int64_t tile_begin, int64_t
 #define TANDEM_CASE(type) \
   case GgmlType::type:    \
     return matmul_form<GgmlType::type>(w, tile_begin, tile_end, act, M, y, ldy);
-    TANDEM_QUANTIZED_TYPES(TANDEM_CASE)
+    TANDEM_TILED_TYPES(TANDEM_CASE)
 #undef TANDEM_CASE
     default:
       return avx2::matmul_plain(w, tile_begin, tile_end, act, M, y, ldy);

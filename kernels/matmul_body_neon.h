@@ -55,7 +55,7 @@ TANDEM_INLINE void add_block(const Block128& w, const ActBlock* const a[kRows], 
 
 // kRows activation rows times a quarter of a tile.
 template <typename Form, int kRows>
-void multiply(const uint8_t* tile, int64_t n_blocks, int quarter, const uint8_t* act, size_t act_stride,
+void multiply(const TilePlanes& tile, int64_t n_blocks, int quarter, const uint8_t* act, size_t act_stride,
               float* y, int64_t ldy, int columns) {
   float32x4_t acc[kRows];
 #pragma GCC unroll 8
@@ -81,7 +81,7 @@ void multiply(const uint8_t* tile, int64_t n_blocks, int quarter, const uint8_t*
 }
 
 template <typename Form>
-void multiply_quarter(const uint8_t* tile, int64_t n_blocks, int quarter, const uint8_t* act, size_t act_stride,
+void multiply_quarter(const TilePlanes& tile, int64_t n_blocks, int quarter, const uint8_t* act, size_t act_stride,
                       int64_t M, float* y, int64_t ldy, int columns) {
   int64_t m = 0;
   const auto step = [&](auto multiply_rows, int64_t rows) {
@@ -101,12 +101,12 @@ template <GgmlType kType>
 void matmul_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act, int64_t M,
                  float* y, int64_t ldy) {
   using Form = Form128<kType>;
-  const size_t bytes = tile_bytes(Form::kShape, w.n_cols), act_stride = act_row_bytes_of(w.n_cols);
+  const size_t act_stride = act_row_bytes_of(w.n_cols);
   for (int64_t m = 0; m < M; m += kRowsInCache) {
     const int64_t rows = M - m < kRowsInCache ? M - m : kRowsInCache;
     for (int64_t t = tile_begin; t < tile_end; ++t) {
       for (int quarter = 0; quarter < kQuarters; ++quarter) {
-        multiply_quarter<Form>(w.data + static_cast<size_t>(t) * bytes, w.n_cols / QK, quarter,
+        multiply_quarter<Form>(tile_planes(Form::kShape, w, t), w.n_cols / QK, quarter,
                                act + static_cast<size_t>(m) * act_stride, act_stride, rows,
                                y + m * ldy + t * kTileRows + kQuarterRows * quarter, ldy,
                                columns_of(w.n_rows, t, quarter));
@@ -122,7 +122,7 @@ TANDEM_INLINE void matmul_any(const PackedMatrix& w, int64_t tile_begin, int64_t
 #define TANDEM_CASE(type) \
   case GgmlType::type:    \
     return matmul_form<GgmlType::type>(w, tile_begin, tile_end, act, M, y, ldy);
-    TANDEM_QUANTIZED_TYPES(TANDEM_CASE)
+    TANDEM_TILED_TYPES(TANDEM_CASE)
 #undef TANDEM_CASE
     default:
       return neon::matmul_plain(w, tile_begin, tile_end, act, M, y, ldy);

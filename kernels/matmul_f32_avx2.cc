@@ -15,10 +15,10 @@ struct alignas(64) FloatBlock {
 };
 
 template <GgmlType kType>
-TANDEM_INLINE void load_floats(const uint8_t* tile, int64_t b, int half, FloatBlock* out) {
+TANDEM_INLINE void load_floats(const TilePlanes& tile, int64_t b, int half, FloatBlock* out) {
   constexpr TileShape kShape = *tile_shape(kType);
   if constexpr (is_plain(kShape)) {
-    const uint8_t* p = tile + (b * QK * kTileRows + 8 * half) * (kShape.bits / 8);
+    const uint8_t* p = tile.first + (b * QK * kTileRows + 8 * half) * (kShape.bits / 8);
     for (int k = 0; k < QK; ++k, p += kTileRows * kShape.bits / 8) {
       __m256 v;
       if constexpr (kType == GgmlType::kF32) v = _mm256_load_ps(reinterpret_cast<const float*>(p));
@@ -44,7 +44,7 @@ TANDEM_INLINE void load_floats(const uint8_t* tile, int64_t b, int half, FloatBl
 
 // Float activations of kRows rows.
 template <GgmlType kType, int kRows>
-void multiply_f32(const uint8_t* tile, int64_t n_blocks, int half, const float* x, int64_t ldx,
+void multiply_f32(const TilePlanes& tile, int64_t n_blocks, int half, const float* x, int64_t ldx,
                   float* y, int64_t ldy, int columns) {
   __m256 acc[kRows];
   for (int m = 0; m < kRows; ++m) acc[m] = _mm256_setzero_ps();
@@ -68,7 +68,7 @@ TANDEM_INLINE __m256i load_int8(const int8_t* p) {
 
 // Quantized activations: as floats, then the same chain of fma.
 template <GgmlType kType, int kRows>
-void multiply_act(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* act,
+void multiply_act(const TilePlanes& tile, int64_t n_blocks, int half, const uint8_t* act,
                   size_t act_stride, float* y, int64_t ldy, int columns) {
   __m256 acc[kRows];
   for (int m = 0; m < kRows; ++m) acc[m] = _mm256_setzero_ps();
@@ -109,13 +109,12 @@ TANDEM_INLINE void split_rows(int64_t begin, int64_t end, F8 rows8, F4 rows4, F2
 template <GgmlType kType>
 void matmul_f32_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const float* x,
                      int64_t ldx, int64_t M, float* y, int64_t ldy) {
-  const size_t bytes = tile_bytes(*tile_shape(kType), w.n_cols);
   for (int64_t m0 = 0; m0 < M; m0 += kRowsInCache) {
     const int64_t m_end = M < m0 + kRowsInCache ? M : m0 + kRowsInCache;
     for (int64_t part = 2 * tile_begin; part < 2 * tile_end; ++part) {
       const int64_t t = part / 2;
       const int half = static_cast<int>(part % 2), columns = columns_of(w.n_rows, t, half);
-      const uint8_t* tile = w.data + static_cast<size_t>(t) * bytes;
+      const TilePlanes tile = tile_planes(*tile_shape(kType), w, t);
       const auto call = [&](auto multiply) {
         return [=](int64_t m) {
           multiply(tile, w.n_cols / QK, half, x + m * ldx, ldx, y + part * 8 + m * ldy, ldy,
@@ -131,14 +130,13 @@ void matmul_f32_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end
 template <GgmlType kType>
 void matmul_act_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end,
                      const uint8_t* act, int64_t M, float* y, int64_t ldy) {
-  const size_t bytes = tile_bytes(*tile_shape(kType), w.n_cols);
   const size_t stride = act_row_bytes_of(w.n_cols);
   for (int64_t m0 = 0; m0 < M; m0 += kRowsInCache) {
     const int64_t m_end = M < m0 + kRowsInCache ? M : m0 + kRowsInCache;
     for (int64_t part = 2 * tile_begin; part < 2 * tile_end; ++part) {
       const int64_t t = part / 2;
       const int half = static_cast<int>(part % 2), columns = columns_of(w.n_rows, t, half);
-      const uint8_t* tile = w.data + static_cast<size_t>(t) * bytes;
+      const TilePlanes tile = tile_planes(*tile_shape(kType), w, t);
       const auto call = [&](auto multiply) {
         return [=](int64_t m) {
           multiply(tile, w.n_cols / QK, half, act + static_cast<size_t>(m) * stride, stride,
@@ -174,7 +172,7 @@ void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, con
     case GgmlType::kF16:
     case GgmlType::kBF16:
       return matmul_dense(w, tile_begin, tile_end, x, ldx, M, y, ldy);
-    TANDEM_QUANTIZED_TYPES(TANDEM_CASE)
+    TANDEM_TILED_TYPES(TANDEM_CASE)
 #undef TANDEM_CASE
     default:
       return;  // packed_bytes refused every other type

@@ -21,11 +21,11 @@ TANDEM_INLINE float32x4_t load_plain4(const uint8_t* p) {
 }
 
 template <GgmlType kType>
-TANDEM_INLINE void load_floats(const uint8_t* tile, int64_t b, int half, FloatBlock* out) {
+TANDEM_INLINE void load_floats(const TilePlanes& tile, int64_t b, int half, FloatBlock* out) {
   constexpr TileShape kShape = *tile_shape(kType);
   if constexpr (is_plain(kShape)) {
     constexpr int kSize = kShape.bits / 8;
-    const uint8_t* p = tile + (b * QK * kTileRows + 8 * half) * kSize;
+    const uint8_t* p = tile.first + (b * QK * kTileRows + 8 * half) * kSize;
     for (int k = 0; k < QK; ++k, p += kTileRows * kSize) {
       vst1q_f32(out->w[k], load_plain4<kType>(p));
       vst1q_f32(out->w[k] + 4, load_plain4<kType>(p + 4 * kSize));
@@ -82,7 +82,7 @@ TANDEM_INLINE void store_rows(float* y, int64_t ldy, int columns, const float32x
 
 // Float activations of kRows rows.
 template <GgmlType kType, int kRows>
-void multiply_f32(const uint8_t* tile, int64_t n_blocks, int half, const float* x, int64_t ldx, float* y,
+void multiply_f32(const TilePlanes& tile, int64_t n_blocks, int half, const float* x, int64_t ldx, float* y,
                   int64_t ldy, int columns) {
   float32x4_t acc[kRows][2];
   for (int m = 0; m < kRows; ++m) acc[m][0] = acc[m][1] = vdupq_n_f32(0);
@@ -106,7 +106,7 @@ TANDEM_INLINE void dequantize_act(const ActBlock& a, float* out) {
 
 // Quantized activations: as floats, then the same chain of fma.
 template <GgmlType kType, int kRows>
-void multiply_act(const uint8_t* tile, int64_t n_blocks, int half, const uint8_t* act, size_t act_stride, float* y,
+void multiply_act(const TilePlanes& tile, int64_t n_blocks, int half, const uint8_t* act, size_t act_stride, float* y,
                   int64_t ldy, int columns) {
   float32x4_t acc[kRows][2];
   for (int m = 0; m < kRows; ++m) acc[m][0] = acc[m][1] = vdupq_n_f32(0);
@@ -149,9 +149,8 @@ int columns_of_half(int64_t n_rows, int64_t part) {
 template <GgmlType kType>
 void matmul_f32_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const float* x, int64_t ldx,
                      int64_t M, float* y, int64_t ldy) {
-  const size_t bytes = tile_bytes(*tile_shape(kType), w.n_cols);
   for_half_tiles(tile_begin, tile_end, M, [&](int64_t part, int64_t begin, int64_t end) {
-    const uint8_t* tile = w.data + static_cast<size_t>(part / 2) * bytes;
+    const TilePlanes tile = tile_planes(*tile_shape(kType), w, part / 2);
     const auto call = [&](auto multiply) {
       return [=, &w](int64_t m) {
         multiply(tile, w.n_cols / QK, static_cast<int>(part % 2), x + m * ldx, ldx, y + part * 8 + m * ldy, ldy,
@@ -166,9 +165,9 @@ void matmul_f32_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end
 template <GgmlType kType>
 void matmul_act_form(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const uint8_t* act, int64_t M,
                      float* y, int64_t ldy) {
-  const size_t bytes = tile_bytes(*tile_shape(kType), w.n_cols), stride = act_row_bytes_of(w.n_cols);
+  const size_t stride = act_row_bytes_of(w.n_cols);
   for_half_tiles(tile_begin, tile_end, M, [&](int64_t part, int64_t begin, int64_t end) {
-    const uint8_t* tile = w.data + static_cast<size_t>(part / 2) * bytes;
+    const TilePlanes tile = tile_planes(*tile_shape(kType), w, part / 2);
     const auto call = [&](auto multiply) {
       return [=, &w](int64_t m) {
         multiply(tile, w.n_cols / QK, static_cast<int>(part % 2), act + static_cast<size_t>(m) * stride, stride,
@@ -203,7 +202,7 @@ void matmul_f32(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, con
     case GgmlType::kF16:
     case GgmlType::kBF16:
       return matmul_dense(w, tile_begin, tile_end, x, ldx, M, y, ldy);
-    TANDEM_QUANTIZED_TYPES(TANDEM_CASE)
+    TANDEM_TILED_TYPES(TANDEM_CASE)
 #undef TANDEM_CASE
     default:
       return;  // packed_bytes refused every other type

@@ -14,6 +14,8 @@ void dequantize_row_q4_1(const uint8_t* blocks, int64_t n, float* out);
 void dequantize_row_q5_0(const uint8_t* blocks, int64_t n, float* out);
 void dequantize_row_q5_1(const uint8_t* blocks, int64_t n, float* out);
 void dequantize_row_q8_0(const uint8_t* blocks, int64_t n, float* out);
+// Of each quant the four high bits, as the middle of those that share them.
+void dequantize_row_q8_0_lean(const uint8_t* blocks, int64_t n, float* out);
 void dequantize_row_q2_k(const uint8_t* blocks, int64_t n, float* out);
 void dequantize_row_q3_k(const uint8_t* blocks, int64_t n, float* out);
 void dequantize_row_q4_k(const uint8_t* blocks, int64_t n, float* out);

@@ -33,8 +33,11 @@ constexpr QuantTraits kTraits[] = {
     {GgmlType::kI32, "I32", 1, 4, nullptr, nullptr},
     {GgmlType::kI64, "I64", 1, 8, nullptr, nullptr},
     {GgmlType::kF64, "F64", 1, 8, nullptr, nullptr},
+    {GgmlType::kQ8_0Nested, "Q8_0 nested", QK, sizeof(block_q8_0), dequantize_row_q8_0, quantize_row_q8_0},
+    {GgmlType::kQ8_0Lean, "Q8_0 lean", QK, sizeof(block_q8_0), dequantize_row_q8_0_lean, quantize_row_q8_0},
 };
-constexpr int kTraitsCount = sizeof(kTraits) / sizeof(kTraits[0]);
+constexpr int kFileTypesCount = sizeof(kTraits) / sizeof(kTraits[0]) - 2;
+static_assert(kTraits[kFileTypesCount].type == GgmlType::kQ8_0Nested);
 
 }  // namespace
 
@@ -53,7 +56,7 @@ const QuantTraits* quant_traits_by_name(const char* name) {
 }
 
 const QuantTraits* quant_traits_all(int* n_rows) {
-  *n_rows = kTraitsCount;
+  *n_rows = kFileTypesCount;
   return kTraits;
 }
 

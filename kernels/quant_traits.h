@@ -31,6 +31,10 @@ enum class GgmlType : uint32_t {
   kF64 = 28,
   kBF16 = 30,
   kMXFP4 = 39,
+  // Packed forms of Q8_0 that no file has (tile_layout.h). Their rows are Q8_0's, read whole or by the
+  // four high bits of each quant alone.
+  kQ8_0Nested = 0x10000,
+  kQ8_0Lean = 0x10001,
 };
 
 struct QuantTraits {
@@ -45,10 +49,13 @@ struct QuantTraits {
   void (*quantize_row)(const float* x, int64_t n, uint8_t* blocks);
 };
 
+// Whether files have it: the others are packed forms.
+constexpr bool is_file_type(uint32_t ggml_type_id) { return ggml_type_id < 0x10000; }
+
 // nullptr for ids that are not in the table.
 const QuantTraits* quant_traits(uint32_t ggml_type_id);
 const QuantTraits* quant_traits_by_name(const char* name);
-const QuantTraits* quant_traits_all(int* n_rows);
+const QuantTraits* quant_traits_all(int* n_rows);  // those of files
 
 // IEEE half and bfloat16 to float and back (round to nearest even), in plain integer arithmetic.
 float half_to_float(uint16_t h);

@@ -18,7 +18,8 @@ constexpr BlockFields kFields[] = {
     {GgmlType::kQ3_K, {108, -1}, 0, 96, false}, {GgmlType::kQ4_K, {0, 2}, 16, 144, true},
     {GgmlType::kQ5_K, {0, 2}, 16, 176, true},   {GgmlType::kQ6_K, {208, -1}, 0, 192, false},
     {GgmlType::kIQ4_NL, {0, -1}, 2, 18, false}, {GgmlType::kIQ4_XS, {0, -1}, 8, 136, false},
-    {GgmlType::kMXFP4, {-1, -1}, 1, 17, false},
+    {GgmlType::kMXFP4, {-1, -1}, 1, 17, false}, {GgmlType::kQ8_0Nested, {0, -1}, 2, 34, false},
+    {GgmlType::kQ8_0Lean, {0, -1}, 2, 34, true},
 };
 
 const BlockFields* fields_of(GgmlType type) {
@@ -67,6 +68,7 @@ void fill_random_blocks(const QuantTraits& t, int64_t n_blocks, uint32_t seed, u
 bool set_quant_bytes(const QuantTraits& t, int64_t n_blocks, uint8_t fill, uint8_t* blocks) {
   const BlockFields* f = fields_of(t.type);
   if (!f) return false;
+  if (t.type == GgmlType::kQ8_0Lean) fill ^= 0x80;  // its quants are unsigned, the file's are not
   for (int64_t i = 0; i < n_blocks; ++i, blocks += t.block_bytes) {
     memset(blocks + f->quants_begin, fill, static_cast<size_t>(f->quants_end - f->quants_begin));
   }

@@ -9,6 +9,9 @@
 //   5-bit: then one vector, bit j of each byte is the fifth bit of vector j.
 //   6-bit: then two vectors, bits 2*(j%4) of vector j/4 are the top bits of vector j.
 //   8-bit: vectors 0..7.
+//   Nested (Q8_0's other form, as many bytes): a tile as of 4-bit, of each quant's high half, with the
+//   scales; behind all tiles their residuals, blocks of 4-bit of the low halves. Both together are
+//   Q8_0's quants, the first plane alone is Q8_0's lean form, of half the bytes.
 // - Everything starts on a 64-byte line.
 #pragma once
 
@@ -19,6 +22,8 @@
 #define TANDEM_QUANTIZED_TYPES(X)                                                            \
   X(kQ4_0) X(kQ4_1) X(kQ5_0) X(kQ5_1) X(kQ8_0) X(kQ2_K) X(kQ3_K) X(kQ4_K) X(kQ5_K) X(kQ6_K) \
   X(kIQ4_NL) X(kIQ4_XS) X(kMXFP4)
+// And those that only this processor's columns read.
+#define TANDEM_TILED_TYPES(X) TANDEM_QUANTIZED_TYPES(X) X(kQ8_0Nested) X(kQ8_0Lean)
 
 namespace tandem {
 
@@ -45,11 +50,13 @@ struct TileShape {
 
 // Free static functions, not members: objects with ISA flags must not emit shared inline symbols.
 static constexpr bool is_plain(const TileShape& s) { return s.scale >= TileScale::kPlainHalf; }
+static constexpr bool is_nested(const TileShape& s) { return s.type == GgmlType::kQ8_0Nested; }
 static constexpr int header_bytes(const TileShape& s) {
   return s.scale == TileScale::kSuper ? 64 + s.group * 16 * (s.n_scales + s.n_mins) : 64;
 }
+// In the first plane.
 static constexpr int block_bytes(const TileShape& s) {
-  return s.bits == 4 ? 256 : s.bits == 5 ? 320 : s.bits == 6 ? 384 : 512;
+  return s.bits == 4 || is_nested(s) ? 256 : s.bits == 5 ? 320 : s.bits == 6 ? 384 : 512;
 }
 static constexpr int group_bytes(const TileShape& s) {
   return header_bytes(s) + s.group * block_bytes(s);
@@ -72,6 +79,8 @@ constexpr TileShape kTileShapes[] = {
     {GgmlType::kIQ4_NL, TileScale::kHalf, 2, 4, 0, 0, 0},
     {GgmlType::kIQ4_XS, TileScale::kSuper, 8, 4, 0, 1, 0},
     {GgmlType::kMXFP4, TileScale::kFloat, 1, 4, 0, 0, 0},
+    {GgmlType::kQ8_0Nested, TileScale::kHalf, 2, 8, 128, 0, 0},
+    {GgmlType::kQ8_0Lean, TileScale::kHalf, 2, 4, 0, 0, 0},  // value = d * (16 * quant - 120.5)
 };
 
 static constexpr const TileShape* tile_shape(GgmlType type) {
@@ -81,11 +90,34 @@ static constexpr const TileShape* tile_shape(GgmlType type) {
   return nullptr;
 }
 
-// Bytes of one tile of n_cols columns.
+// Lean values: a quant q of Q8_0 (unsigned, 16 * high + low) stands for those of the same high half,
+// whose middle is 16 * high + 7.5; 128 less.
+constexpr float kLeanScale = 16.0f, kLeanMin = -120.5f;
+
+// Bytes of one tile of n_cols columns; in the first plane.
 static constexpr size_t tile_bytes(const TileShape& s, int64_t n_cols) {
   if (is_plain(s)) return static_cast<size_t>(n_cols) * static_cast<size_t>(s.bits / 8 * kTileRows);
   const int64_t n_groups = (n_cols / QK + s.group - 1) / s.group;
   return static_cast<size_t>(n_groups) * static_cast<size_t>(group_bytes(s));
+}
+
+// Bytes of a tile's residuals.
+constexpr int kResidualBlockBytes = 256;
+static constexpr size_t residual_bytes(const TileShape& s, int64_t n_cols) {
+  const int64_t n_groups = (n_cols / QK + s.group - 1) / s.group;
+  return is_nested(s) ? static_cast<size_t>(n_groups * s.group * kResidualBlockBytes) : 0;
+}
+
+// Where a tile lies.
+struct TilePlanes {
+  const uint8_t* first;
+  const uint8_t* residual;  // of nested forms
+};
+static inline TilePlanes tile_planes(const TileShape& s, const PackedMatrix& w, int64_t tile) {
+  const size_t bytes = tile_bytes(s, w.n_cols), t = static_cast<size_t>(tile);
+  if (!is_nested(s)) return {w.data + t * bytes, nullptr};
+  const size_t n_tiles = static_cast<size_t>((w.n_rows + kTileRows - 1) / kTileRows);
+  return {w.data + t * bytes, w.data + n_tiles * bytes + t * residual_bytes(s, w.n_cols)};
 }
 
 // The tiled form's own packing, in baseline code: the `packed_bytes`, `pack_tiles` and `packed_row`

@@ -70,7 +70,9 @@ void read_simple(GgmlType type, const uint8_t* src, int b, RowGroup* g) {
       fifth_bits(x.qh, g->q[b]);
       return;
     }
-    case GgmlType::kQ8_0: {
+    case GgmlType::kQ8_0:
+    case GgmlType::kQ8_0Nested:
+    case GgmlType::kQ8_0Lean: {
       const auto x = read<block_q8_0>(src);
       g->d[b] = x.d;
       for (int i = 0; i < 32; ++i) g->q[b][i] = static_cast<uint8_t>(x.qs[i] + 128);
@@ -192,16 +194,27 @@ uint32_t load_four(const uint8_t* q) {
 }
 void store_four(uint8_t* vector, int row, uint32_t four) { memcpy(vector + 4 * row, &four, 4); }
 
-// A value at a time, this took two thirds of a first start.
-void write_quants(const TileShape& s, int row, const uint8_t q[32], uint8_t* block) {
+// Nibbles of eight dwords: those of the first four lie below those of the last four.
+void write_nibbles(const uint32_t four[8], int row, uint8_t* block) {
+  for (int j = 0; j < 4; ++j)
+    store_four(block + 64 * j, row, (four[j] & 0x0f0f0f0f) | (four[j + 4] & 0x0f0f0f0f) << 4);
+}
+
+// A value at a time, this took two thirds of a first start. `residual`: of nested forms.
+void write_quants(const TileShape& s, int row, const uint8_t q[32], uint8_t* block, uint8_t* residual) {
   uint32_t four[8], fifth = 0, top[2] = {0, 0};
   for (int j = 0; j < 8; ++j) four[j] = load_four(q + 4 * j);
+  if (is_nested(s) || s.type == GgmlType::kQ8_0Lean) {
+    if (is_nested(s)) write_nibbles(four, row, residual);
+    for (uint32_t& high : four) high >>= 4;
+    write_nibbles(four, row, block);
+    return;
+  }
   if (s.bits == 8) {
     for (int j = 0; j < 8; ++j) store_four(block + 64 * j, row, four[j]);
     return;
   }
-  for (int j = 0; j < 4; ++j)
-    store_four(block + 64 * j, row, (four[j] & 0x0f0f0f0f) | (four[j + 4] & 0x0f0f0f0f) << 4);
+  write_nibbles(four, row, block);
   for (int j = 0; j < 8; ++j) {
     fifth |= (four[j] >> 4 & 0x01010101) << j;
     top[j / 4] |= (four[j] >> 4 & 0x03030303) << (2 * (j % 4));
@@ -213,10 +226,13 @@ void write_quants(const TileShape& s, int row, const uint8_t q[32], uint8_t* blo
   }
 }
 
-uint8_t read_quant(const TileShape& s, int row, int k, const uint8_t* block) {
+uint8_t read_quant(const TileShape& s, int row, int k, const uint8_t* block, const uint8_t* residual) {
   const int j = k / 4, at = byte_of(row, k);
-  if (s.bits == 8) return block[64 * j + at];
-  const int low = (block[64 * (j % 4) + at] >> (j < 4 ? 0 : 4)) & 15;
+  if (s.bits == 8 && !is_nested(s)) return block[64 * j + at];
+  const int shift = j < 4 ? 0 : 4;
+  const int low = (block[64 * (j % 4) + at] >> shift) & 15;
+  if (is_nested(s))
+    return static_cast<uint8_t>(low << 4 | ((residual[64 * (j % 4) + at] >> shift) & 15));
   const uint8_t* high = block + 256 + at;
   if (s.bits == 5) return static_cast<uint8_t>(low | (((high[0] >> j) & 1) << 4));
   if (s.bits == 6)
@@ -258,18 +274,20 @@ void write_header(const TileShape& s, int row, const RowGroup& g, uint8_t* heade
   }
 }
 
-// Block b of a row of the group at `group` as floats.
-void dequantize_block(const TileShape& s, const uint8_t* group, int row, int b, float* out) {
+// Block b of a row of the group at `group` as floats; `residual`: of that block.
+void dequantize_block(const TileShape& s, const uint8_t* group, const uint8_t* residual, int row, int b,
+                      float* out) {
   const uint8_t* block = group + header_bytes(s) + b * block_bytes(s);
   const int8_t* table = s.type == GgmlType::kMXFP4                                   ? kMxfp4Values
                         : s.type == GgmlType::kIQ4_NL || s.type == GgmlType::kIQ4_XS ? kIq4Values
                                                                                      : nullptr;
   for (int k = 0; k < 32; ++k) {
-    const uint8_t q = read_quant(s, row, k, block);
+    const uint8_t q = read_quant(s, row, k, block, residual);
     const int level = table ? table[q] : q - s.offset;
     float scale, min = 0;
     if (s.scale == TileScale::kHalf) {
       scale = half_at(group, b * kTileRows + row);
+      if (s.type == GgmlType::kQ8_0Lean) min = kLeanMin * scale, scale *= kLeanScale;
     } else if (s.scale == TileScale::kFloat) {
       memcpy(&scale, group + 4 * row, 4);
     } else {
@@ -287,7 +305,7 @@ void dequantize_block(const TileShape& s, const uint8_t* group, int row, int b, 
 }
 
 void pack_plain(const TileShape& s, const uint8_t* rows, int64_t first_row, int64_t n_rows,
-                int64_t n_cols, uint8_t* tile) {
+                int64_t n_cols, uint8_t* tile, uint8_t* /*residual*/) {
   const int64_t size = s.bits / 8;
   for (int64_t r = 0; r < kTileRows && first_row + r < n_rows; ++r) {
     const uint8_t* row = rows + (first_row + r) * n_cols * size;
@@ -298,7 +316,7 @@ void pack_plain(const TileShape& s, const uint8_t* rows, int64_t first_row, int6
 }
 
 void pack_blocks(const TileShape& s, const uint8_t* rows, int64_t first_row, int64_t n_rows,
-                 int64_t n_cols, uint8_t* tile) {
+                 int64_t n_cols, uint8_t* tile, uint8_t* residual) {
   const QuantTraits& t = *quant_traits(static_cast<uint32_t>(s.type));
   const int64_t row_bytes = n_cols / t.block_size * t.block_bytes;
   const int64_t n_blocks = n_cols / QK;
@@ -311,7 +329,8 @@ void pack_blocks(const TileShape& s, const uint8_t* rows, int64_t first_row, int
       read_group(s, row + first / s.group * file_group_bytes, n, &g);
       write_header(s, r, g, tile);
       for (int b = 0; b < n; ++b) {
-        write_quants(s, r, g.q[b], tile + header_bytes(s) + b * block_bytes(s));
+        write_quants(s, r, g.q[b], tile + header_bytes(s) + b * block_bytes(s),
+                     is_nested(s) ? residual + (first + b) * kResidualBlockBytes : nullptr);
       }
     }
   }
@@ -323,24 +342,28 @@ size_t packed_bytes(GgmlType type, int64_t n_rows, int64_t n_cols) {
   const TileShape* s = tile_shape(type);
   if (!s || n_cols % QK != 0) return 0;
   if (n_cols % quant_traits(static_cast<uint32_t>(type))->block_size != 0) return 0;
-  return static_cast<size_t>((n_rows + kTileRows - 1) / kTileRows) * tile_bytes(*s, n_cols);
+  return static_cast<size_t>((n_rows + kTileRows - 1) / kTileRows) *
+         (tile_bytes(*s, n_cols) + residual_bytes(*s, n_cols));
 }
 
 void pack_tiles(GgmlType type, const uint8_t* rows, int64_t n_rows, int64_t n_cols,
                 int64_t tile_begin, int64_t tile_end, uint8_t* dst) {
   const TileShape& s = *tile_shape(type);
-  const size_t bytes = tile_bytes(s, n_cols);
+  const size_t bytes = tile_bytes(s, n_cols), n_residual = residual_bytes(s, n_cols);
+  uint8_t* residuals = dst + static_cast<size_t>((n_rows + kTileRows - 1) / kTileRows) * bytes;
   for (int64_t t = tile_begin; t < tile_end; ++t) {
     uint8_t* tile = dst + static_cast<size_t>(t) * bytes;
+    uint8_t* residual = residuals + static_cast<size_t>(t) * n_residual;
     memset(tile, 0, bytes);
+    memset(residual, 0, n_residual);
     const auto pack = is_plain(s) ? pack_plain : pack_blocks;
-    pack(s, rows, t * kTileRows, n_rows, n_cols, tile);
+    pack(s, rows, t * kTileRows, n_rows, n_cols, tile, residual);
   }
 }
 
 void packed_row(const PackedMatrix& w, int64_t row, float* out) {
   const TileShape& s = *tile_shape(w.type);
-  const uint8_t* tile = w.data + static_cast<size_t>(row / kTileRows) * tile_bytes(s, w.n_cols);
+  const auto [tile, residual] = tile_planes(s, w, row / kTileRows);
   const int r = static_cast<int>(row % kTileRows);
   if (is_plain(s)) {
     const QuantTraits& t = *quant_traits(static_cast<uint32_t>(s.type));
@@ -351,7 +374,8 @@ void packed_row(const PackedMatrix& w, int64_t row, float* out) {
   }
   for (int64_t b = 0; b < w.n_cols / QK; ++b) {
     const uint8_t* group = tile + b / s.group * group_bytes(s);
-    dequantize_block(s, group, r, static_cast<int>(b % s.group), out + b * QK);
+    const uint8_t* rest = is_nested(s) ? residual + b * kResidualBlockBytes : nullptr;
+    dequantize_block(s, group, rest, r, static_cast<int>(b % s.group), out + b * QK);
   }
 }
 

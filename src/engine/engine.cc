@@ -28,7 +28,7 @@ struct ArriveCommand {
 struct ReleaseCommand {
   uint64_t id;
 };
-using Command = std::variant<EngineRequest, CancelCommand, ArriveCommand, ReleaseCommand>;
+using Command = std::variant<EngineRequest, CancelCommand, ArriveCommand, ReleaseCommand, WeightSet>;
 
 SchedulerOptions scheduler_options(const EngineOptions& o, const Backend& backend) {
   SchedulerOptions s;
@@ -47,6 +47,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const Backend& backen
   s.adapts_batch_limit = o.adapts_batch_limit;
   s.max_cached_pages = o.max_cached_pages;
   s.ledger = o.ledger;
+  s.has_lean_set = backend.weight_bytes().lean > 0;
   for (const KvGroup& group : backend.config().kv_groups) s.windows.push_back(group.window);
   return s;
 }
@@ -60,6 +61,7 @@ void add_seconds(std::atomic<double>& counter, double seconds) {
 struct Engine::Impl {
   Impl(Backend* b, EngineOptions o, const Clock* c, std::function<void(EngineEvents)> s)
       : backend(b), options(std::move(o)), clock(c), sink(std::move(s)),
+        has_lean_set(b->weight_bytes().lean > 0),
         scheduler(scheduler_options(options, *b)) {}
 
   void take_inbox();
@@ -74,6 +76,7 @@ struct Engine::Impl {
   const EngineOptions options;
   const Clock* const clock;
   const std::function<void(EngineEvents)> sink;
+  const bool has_lean_set;
   Scheduler scheduler;
   EngineEvents events;
   std::vector<SampleResult> results;
@@ -122,6 +125,12 @@ void Engine::arrive(EngineLoan loan, std::vector<int32_t> tokens) {
 
 void Engine::release(uint64_t id) { impl_->post(ReleaseCommand{id}); }
 
+Status Engine::set_weights(WeightSet set) {
+  if (set == WeightSet::kLean && !impl_->has_lean_set) return unimplemented("these weights have no lean set");
+  impl_->post(set);
+  return ok_status();
+}
+
 void Engine::wake() {
   {
     std::lock_guard lock(impl_->mutex);
@@ -147,6 +156,8 @@ void Engine::Impl::take_inbox() {
       scheduler.arrive(lent->loan, lent->tokens, options.source);
     } else if (auto* over = std::get_if<ReleaseCommand>(&command)) {
       scheduler.release(over->id);
+    } else if (auto* set = std::get_if<WeightSet>(&command)) {
+      scheduler.set_weights(*set);
     } else {
       const auto& c = std::get<CancelCommand>(command);
       scheduler.cancel(c.id, c.choice, c.silently, c.reason, now, &events);

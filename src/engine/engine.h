@@ -68,6 +68,9 @@ class Engine {
   // Engine thread, before requests come: the cached full pages of this prefix stay for the engine's life, and
   // max_tokens_per_sequence() is what is left beside them. Returns how many tokens they hold.
   int pin(std::span<const int32_t> tokens);
+  // Thread-safe. New positions are computed with this set from the next step on, their K/V kept. kUnimplemented:
+  // there is no lean set.
+  Status set_weights(WeightSet set);
   // One turn: take the inbox, one step if there is work. Returns false when there was nothing to do.
   bool turn();
   void run(const std::atomic<bool>& stop);   // turns until stop; sleeps on the inbox when idle

@@ -13,6 +13,7 @@ namespace {
 // Stands for everything else that K/V depend on: constant while a worker lives; a ledger that outlives it
 // gives nothing back to one for which any of that differs.
 constexpr uint64_t kSeed = 0x74616e64656d0001;
+constexpr uint64_t kLeanSalt = 0x9e3779b97f4a7c15;  // of blocks that the lean set computed
 
 // Tokens [block * size, (block + 1) * size), in `scratch` if they are not contiguous.
 std::span<const int32_t> block_at(const PrefixCache::Tokens& t, int block, int size,
@@ -59,11 +60,11 @@ PrefixCache::Hit PrefixCache::find(const Tokens& tokens, int n_tokens, uint8_t p
   std::vector<int32_t> scratch;
   while ((at.n_blocks + 1) * page_size_ <= n_tokens) {
     std::span<const int32_t> block = block_at(tokens, at.n_blocks, page_size_, &scratch);
-    uint64_t key = key_behind(at, block);
+    std::optional<WeightSet> set = set_of(tokens, at.n_blocks);
+    if (!set) break;
+    uint64_t key = key_behind(at, block, *set);
     auto it = entries_.find(key);
-    if (it == entries_.end() || it->second.parent != serial_of(at) ||
-        !is_same(it->second.tokens, block))
-      break;
+    if (it == entries_.end() || !is_block_of(it->second, serial_of(at), block, *set)) break;
     if (!it->second.is_verified && !verify(&it->second)) {
       drop(key);
       break;
@@ -103,17 +104,18 @@ void PrefixCache::publish(const Tokens& tokens, int n_tokens, PageTable* pages, 
     };
     bool has_page = false;
     for (int g = 0; g < pool_->n_groups(); ++g) has_page = has_page || page_of(g) >= 0;
+    std::optional<WeightSet> set = set_of(tokens, i);
+    if (!set) return;
     std::span<const int32_t> block = block_at(tokens, i, page_size_, &scratch);
-    uint64_t key = key_behind(*chain, block);
+    uint64_t key = key_behind(*chain, block, *set);
     auto it = entries_.find(key);
-    bool is_there = it != entries_.end() && it->second.parent == serial_of(*chain) &&
-                    is_same(it->second.tokens, block);
+    bool is_there = it != entries_.end() && is_block_of(it->second, serial_of(*chain), block, *set);
     if (is_there && !it->second.is_verified && !verify(&it->second)) {
       drop(key);
       is_there = false;
     }
     if (!is_there && !has_page) return;  // left all windows
-    Entry* entry = is_there ? &it->second : insert(key, serial_of(*chain), block);
+    Entry* entry = is_there ? &it->second : insert(key, serial_of(*chain), block, *set);
     for (int g = 0; g < pool_->n_groups(); ++g) {
       PageId page = page_of(g);
       if (page < 0 || entry->pages[g] == page) continue;
@@ -135,10 +137,10 @@ void PrefixCache::give_page(Entry* entry, uint64_t key, int group, PageId page, 
     ledger_->on_sealed(group, page, {key, entry->serial, entry->parent, index, entry->tokens});
 }
 
-bool PrefixCache::follow(Chain* chain, std::span<const int32_t> block) {
-  uint64_t key = key_behind(*chain, block);
+bool PrefixCache::follow(Chain* chain, std::span<const int32_t> block, WeightSet set) {
+  uint64_t key = key_behind(*chain, block, set);
   auto it = entries_.find(key);
-  if (it == entries_.end() || it->second.parent != serial_of(*chain) || !is_same(it->second.tokens, block)) return false;
+  if (it == entries_.end() || !is_block_of(it->second, serial_of(*chain), block, set)) return false;
   Entry& entry = it->second;
   if (!entry.is_verified && !verify(&entry)) {
     drop(key);
@@ -149,12 +151,13 @@ bool PrefixCache::follow(Chain* chain, std::span<const int32_t> block) {
   return true;
 }
 
-bool PrefixCache::add_block(Chain* chain, std::span<const int32_t> block, const std::vector<PageId>& pages) {
+bool PrefixCache::add_block(Chain* chain, std::span<const int32_t> block, const std::vector<PageId>& pages,
+                            WeightSet set) {
   if (!is_alive(*chain)) return false;
-  uint64_t key = key_behind(*chain, block);
+  uint64_t key = key_behind(*chain, block, set);
   auto it = entries_.find(key);
-  bool is_there = it != entries_.end() && it->second.parent == serial_of(*chain) && is_same(it->second.tokens, block);
-  Entry* entry = is_there ? &it->second : insert(key, serial_of(*chain), block);
+  bool is_there = it != entries_.end() && is_block_of(it->second, serial_of(*chain), block, set);
+  Entry* entry = is_there ? &it->second : insert(key, serial_of(*chain), block, set);
   for (int g = 0; g < pool_->n_groups(); ++g) {
     if (entry->pages[g] < 0 && pages[g] >= 0) give_page(entry, key, g, pages[g], chain->n_blocks);
   }
@@ -193,12 +196,14 @@ bool PrefixCache::take_restored(const SealedPage& page,
   auto parent = key_of_serial->find(page.parent);
   bool is_start = page.parent == 0;
   if (page.serial == 0 || parent == key_of_serial->end() || is_start != (page.index == 0) ||
-      static_cast<int>(page.tokens.size()) != page_size_ || key_of(parent->second, page.tokens) != page.key)
+      static_cast<int>(page.tokens.size()) != page_size_)
     return false;
+  WeightSet set = key_of(parent->second, page.tokens, WeightSet::kFull) == page.key ? WeightSet::kFull : WeightSet::kLean;
+  if (key_of(parent->second, page.tokens, set) != page.key) return false;
   auto [it, is_new] = entries_.try_emplace(page.key);
   Entry& entry = it->second;
   if (is_new) {
-    entry.serial = page.serial, entry.parent = page.parent, entry.tokens = page.tokens;
+    entry.serial = page.serial, entry.parent = page.parent, entry.tokens = page.tokens, entry.set = set;
     entry.pages.assign(pool_->n_groups(), -1);
     entry.is_verified = false;
     next_serial_ = std::max(next_serial_, page.serial + 1);
@@ -223,12 +228,25 @@ void PrefixCache::distrust(const PageTable& pages) {
   }
 }
 
-uint64_t PrefixCache::key_behind(const Chain& chain, std::span<const int32_t> block) const {
-  return key_of(chain.n_blocks == 0 ? kSeed - chain.place : chain.key, block);
+uint64_t PrefixCache::key_behind(const Chain& chain, std::span<const int32_t> block, WeightSet set) const {
+  return key_of(chain.n_blocks == 0 ? kSeed - chain.place : chain.key, block, set);
 }
 
-uint64_t PrefixCache::key_of(uint64_t previous, std::span<const int32_t> block) const {
-  return XXH3_64bits_withSeed(block.data(), block.size_bytes(), previous) & key_mask_;
+uint64_t PrefixCache::key_of(uint64_t previous, std::span<const int32_t> block, WeightSet set) const {
+  uint64_t seed = set == WeightSet::kLean ? previous ^ kLeanSalt : previous;
+  return XXH3_64bits_withSeed(block.data(), block.size_bytes(), seed) & key_mask_;
+}
+
+bool PrefixCache::is_block_of(const Entry& entry, uint64_t parent, std::span<const int32_t> block, WeightSet set) const {
+  return entry.parent == parent && entry.set == set && is_same(entry.tokens, block);
+}
+
+// The one set that computed a block, or is going to; none if there are two.
+std::optional<WeightSet> PrefixCache::set_of(const Tokens& t, int block) const {
+  if (t.weights == nullptr) return t.next;
+  int begin = block * page_size_;
+  if (t.weights->run(begin, t.next) < page_size_) return std::nullopt;
+  return t.weights->at(begin, t.next);
 }
 
 bool PrefixCache::is_alive(const Chain& chain) const {
@@ -239,11 +257,12 @@ bool PrefixCache::is_alive(const Chain& chain) const {
 
 // An entry of this key that cannot be reached any more, or another block's, makes way.
 PrefixCache::Entry* PrefixCache::insert(uint64_t key, uint64_t parent,
-                                        std::span<const int32_t> block) {
+                                        std::span<const int32_t> block, WeightSet set) {
   if (entries_.contains(key)) drop(key);
   Entry& entry = entries_[key];
   entry.serial = next_serial_++;
   entry.parent = parent;
+  entry.set = set;
   entry.tokens.assign(block.begin(), block.end());
   entry.pages.assign(pool_->n_groups(), -1);
   return &entry;

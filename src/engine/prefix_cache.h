@@ -2,7 +2,8 @@
 // begins like an earlier sequence computes only the rest.
 //
 // DESIGN. A block is page_size tokens at a page border; its key is the xxHash of its tokens chained
-// on the key of the block before. The chain starts at a seed that stands for what is constant while
+// on the key of the block before, and on the set of weights that computed the block: one set all of it,
+// else it is not published, nor what follows it. The chain starts at a seed that stands for what is constant while
 // a worker lives: model, weights, element type, place, kernels. An entry holds a block's tokens and
 // its page in every KV group, and names its predecessor; a lookup believes no hash: it compares the
 // tokens and the predecessor of each block, so a hit has the very tokens asked for. Entries are
@@ -20,12 +21,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/page_pool.h"
 #include "engine/page_table.h"
+#include "engine/weight_spans.h"
 
 namespace tandem {
 
@@ -41,6 +44,8 @@ class PrefixCache {
   };
   struct Tokens {
     std::span<const int32_t> prompt, generated;
+    const WeightSpans* weights = nullptr;        // null: all computed with, or to be computed with, `next`
+    WeightSet next = WeightSet::kFull;           // of positions not recorded there
   };
   struct Hit {
     Chain chain;
@@ -65,10 +70,11 @@ class PrefixCache {
   // numbers computed twice.
   void publish(const Tokens& tokens, int n_tokens, PageTable* pages, Chain* chain);
   // Moves `chain` behind `block` if that is there with all its pages.
-  bool follow(Chain* chain, std::span<const int32_t> block);
+  bool follow(Chain* chain, std::span<const int32_t> block, WeightSet set = WeightSet::kFull);
   // Publishes `block` behind `chain`, computed elsewhere: `pages` (per group, -1: none) are held by the caller,
   // who lets go of them afterwards. False: the chain is not there any more.
-  bool add_block(Chain* chain, std::span<const int32_t> block, const std::vector<PageId>& pages);
+  bool add_block(Chain* chain, std::span<const int32_t> block, const std::vector<PageId>& pages,
+                 WeightSet set = WeightSet::kFull);
   // Drops whatever was published of these pages: their numbers are not to be trusted.
   void distrust(const PageTable& pages);
 
@@ -78,14 +84,17 @@ class PrefixCache {
   struct Entry {
     uint64_t serial = 0, parent = 0;
     std::vector<int32_t> tokens;
+    WeightSet set = WeightSet::kFull;
     std::vector<PageId> pages;  // per group; -1: none
     bool is_verified = true;    // false: of an earlier life, content not yet looked at
   };
-  uint64_t key_behind(const Chain& chain, std::span<const int32_t> block) const;
-  uint64_t key_of(uint64_t previous, std::span<const int32_t> block) const;
+  uint64_t key_behind(const Chain& chain, std::span<const int32_t> block, WeightSet set) const;
+  uint64_t key_of(uint64_t previous, std::span<const int32_t> block, WeightSet set) const;
+  bool is_block_of(const Entry& entry, uint64_t parent, std::span<const int32_t> block, WeightSet set) const;
+  std::optional<WeightSet> set_of(const Tokens& tokens, int block) const;
   bool is_alive(const Chain& chain) const;
   void give_page(Entry* entry, uint64_t key, int group, PageId page, int index);
-  Entry* insert(uint64_t key, uint64_t parent, std::span<const int32_t> block);
+  Entry* insert(uint64_t key, uint64_t parent, std::span<const int32_t> block, WeightSet set);
   bool verify(Entry* entry);
   bool take_restored(const SealedPage& page, std::unordered_map<uint64_t, uint64_t>* key_of_serial);
   void drop_page(int group, PageId page);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/sampler.h"
+#include "engine/weight_spans.h"
 #include "model/step_batch.h"
 
 namespace tandem {
@@ -26,6 +27,7 @@ struct EngineLoan {
   uint64_t generation = 0;  // which life of its owner
   uint32_t first_block = 0, n_tokens = 0;
   bool is_whole = false;
+  std::vector<uint32_t> weight_borders{};  // of its positions, as in WeightSpans
   std::vector<std::vector<RemotePage>> groups;
 };
 
@@ -35,6 +37,8 @@ struct EngineRequest {
   struct Choice {
     uint32_t choice = 0;
     std::vector<int32_t> generated;   // replayed as a forced chunk, not sampled again
+    // With tokens: which sets computed all positions but the last (WeightSpans); replayed with these.
+    std::vector<uint32_t> weight_borders{};
   };
   std::vector<Choice> choices;
   SamplingParams sampling;
@@ -63,6 +67,7 @@ struct EngineToken {
   bool has_logprob = false;
   TokenLogprob chosen;
   std::vector<TokenLogprob> top;
+  WeightSet weights = WeightSet::kFull;  // that computed the position it was drawn from
   SequenceEnd end = SequenceEnd::kNone;
   std::string error;                  // with kFailed
 };
@@ -71,6 +76,7 @@ struct EnginePrompt {                 // after each chunk; n_done only grows
   uint32_t n_done = 0, n_total = 0, n_cached = 0;
   uint32_t first_logprob = 0;         // prompt position of logprobs[0], at least 1
   std::vector<SampleResult> logprobs; // with prompt_logprobs
+  std::vector<uint32_t> weight_borders{};  // of [0, n_done), as in WeightSpans
 };
 struct EngineReturn {                 // given back with all its choices, its pages with it
   uint64_t id = 0;

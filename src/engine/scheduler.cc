@@ -70,10 +70,38 @@ const StepPlan& Scheduler::schedule(int64_t now_us) {
   plan_.clear();
   rank(now_us);
   adapt_batch_limit(now_us);
+  WeightSet set = pick_set();
+  plan_with(set, now_us);
+  if (!has_plan()) {
+    // Whoever runs may need the other one, or have been admitted just now.
+    WeightSet other = set == WeightSet::kFull ? WeightSet::kLean : WeightSet::kFull;
+    bool has_other = std::any_of(running_.begin(), running_.end(), [&](const Sequence* s) { return next_set(*s) == other; });
+    if (has_other) plan_with(other, now_us);
+  }
+  build_plan();
+  if (!plan_.items.empty()) last_set_ = plan_.batch.weights;
+  return plan_;
+}
+
+// What whoever runs needs next; of two sets that which did not have the last step.
+WeightSet Scheduler::pick_set() const {
+  bool is_needed[2] = {false, false};
+  for (const Sequence* s : running_) is_needed[static_cast<size_t>(next_set(*s))] = true;
+  if (running_.empty() && !waiting_.empty()) return next_set(*waiting_.front());
+  if (is_needed[0] != is_needed[1]) return is_needed[0] ? WeightSet::kFull : WeightSet::kLean;
+  if (!is_needed[0]) return wanted_;
+  return last_set_ == WeightSet::kFull ? WeightSet::kLean : WeightSet::kFull;
+}
+
+bool Scheduler::has_plan() const {
+  return std::any_of(running_.begin(), running_.end(), [](const Sequence* s) { return s->planned_tokens > 0; });
+}
+
+void Scheduler::plan_with(WeightSet set, int64_t now_us) {
+  plan_.batch.weights = set;
+  plan_.shape = {};
   plan_decodes(now_us);
   plan_prompts(now_us);
-  build_plan();
-  return plan_;
 }
 
 void Scheduler::rank(int64_t now_us) {
@@ -93,7 +121,7 @@ void Scheduler::rank(int64_t now_us) {
 void Scheduler::plan_decodes(int64_t now_us) {
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence* s = running_[i];
-    if (!s->is_decoding()) continue;
+    if (!s->is_decoding() || !is_turn_of(*s)) continue;
     while (s->state == Sequence::State::kRunning && !grow(s, s->n_computed + 1)) {
       has_overflowed_ = true;
       preempt_last(now_us);
@@ -127,6 +155,7 @@ void Scheduler::plan_prompts(int64_t now_us) {
       if (!is_admitting) continue;
     }
     if (s->state != Sequence::State::kRunning) continue;  // admitted, and handed back for want of pages
+    if (!is_turn_of(*s)) continue;
     // Swapped in, it may have nothing to compute but its next token.
     bool is_decode = s->is_decoding();
     int n = is_decode ? 1 : timely_chunk(*s, chunk_for(*s, budget));
@@ -139,7 +168,7 @@ void Scheduler::plan_prompts(int64_t now_us) {
 }
 
 int Scheduler::chunk_for(const Sequence& s, int budget) const {
-  int n = std::min(budget, s.n_wanted() - s.n_computed);
+  int n = std::min({budget, s.n_wanted() - s.n_computed, s.weights.run(s.n_computed, wanted_)});
   if (s.n_computed >= n_prompt(s)) return n;
   const RequestState& r = *s.request;
   // Forks share what the leader holds at the end of the prompt, so its chunk ends there.
@@ -177,8 +206,10 @@ bool Scheduler::try_admit(Sequence* s, int64_t now_us) {
     if (n_kept == 0 || running_[n_kept - 1]->priority_class <= s->priority_class) return false;
     --n_kept;
   }
+  bool has_victims = running_.size() > n_kept;
   while (running_.size() > n_kept) preempt_last(now_us);
   if (s->state != Sequence::State::kWaiting) return false;  // went back with other choices of its request
+  if (has_victims && !s->is_swapped()) hit = find_cached(*s);  // one of them may have held what was found
   if (!s->is_swapped() || !bring_back(s)) start_behind(s, hit);
   std::erase(waiting_, s);
   s->state = Sequence::State::kRunning;

@@ -20,6 +20,11 @@
 // Choices of one request: the first computes the prompt, the others fork its pages.
 // With the prefix cache, whoever is admitted starts behind the full pages that the cache has for its tokens; the
 // last token of a prompt is computed always, for its logits. Scoring needs all logits and gets no pages.
+// Two sets of weights: new positions take the set that is wanted (set_weights), positions computed before the set they
+// had. A step has one set: that which whoever runs needs next; where some need the one and some the other, steps
+// alternate between the two, and a step that finds nothing to do with one tries the other. Pages, places and order
+// know nothing of sets, so the most important sequence still loses its pages to nobody, moves on every second step at
+// least, and ends; hence all end.
 // Apart (scheduler_handoff.cc): a request that hands off computes its prompt and draws first tokens; its pages are
 // lent until release(), outside of all queues. A request with a loan is admitted as any other, and instead of
 // computing the prompt, copies what the cache has not. It cannot compute its prompt again: where others give up
@@ -58,6 +63,7 @@ struct SchedulerOptions {
   std::vector<int> n_swap_pages;  // per KV group, of the swap tier, numbered behind them; empty: none
   bool attends_to_swapped = true; // else a sequence ends where the device is full
   PageLedger* ledger = nullptr;   // outlives the scheduler; its sealed pages are taken over
+  bool has_lean_set = false;      // else all positions count as of the full set, wherever they were computed
 };
 
 // What one step does: the batch for the backend, the draws for the sampler, and whose they are.
@@ -109,6 +115,9 @@ class Scheduler {
 
   // Takes a request over. What cannot run (empty, or longer than any sequence may get) ends at once.
   void add(EngineRequest request, int64_t now_us, EngineEvents* events);
+  // New positions are computed with this set from the next schedule() on.
+  void set_weights(WeightSet set) { wanted_ = set; }
+  WeightSet weights() const { return wanted_; }
   // Ends one choice (or all, choice < 0) and frees its pages. Unknown ids are ignored: they have ended.
   void cancel(uint64_t id, int choice, bool silently, SequenceEnd reason, int64_t now_us, EngineEvents* events);
   void expire(int64_t now_us, EngineEvents* events);  // ends what is past its deadline
@@ -140,12 +149,17 @@ class Scheduler {
   int64_t n_pages_lent() const { return n_pages_lent_; }
   const PagePool& pool() const { return pool_; }
   const SchedulerCounters& counters() const { return counters_; }
-  const StepCost& step_cost() const { return step_cost_; }
+  const StepCost& step_cost() const { return step_cost_[static_cast<size_t>(wanted_)]; }
   int batch_limit() const { return batch_limit_; }
 
  private:
   // scheduler.cc: deciding
   void rank(int64_t now_us);
+  WeightSet pick_set() const;
+  WeightSet next_set(const Sequence& s) const { return s.weights.at(s.n_computed, wanted_); }
+  bool is_turn_of(const Sequence& s) const { return next_set(s) == plan_.batch.weights; }
+  bool has_plan() const;
+  void plan_with(WeightSet set, int64_t now_us);
   void plan_decodes(int64_t now_us);
   void plan_prompts(int64_t now_us);
   int chunk_for(const Sequence& s, int budget) const;
@@ -188,7 +202,8 @@ class Scheduler {
 
   // scheduler_handoff.cc: lending and borrowing
   void lend_blocks(Sequence* s, EngineEvents* events);
-  EngineLoan make_loan(const RequestState& r, const PageTable& pages, int first_block, int n_blocks) const;
+  EngineLoan make_loan(const RequestState& r, const PageTable& pages, const WeightSpans& weights, int first_block,
+                       int n_blocks) const;
   void hand_off(RequestState* request, EngineEvents* events);
   std::string loan_fault(const EngineRequest& request) const;
   bool import(Sequence* s, int64_t now_us);
@@ -227,7 +242,8 @@ class Scheduler {
   int64_t n_pages_lent_ = 0;
   StepPlan plan_;
   SchedulerCounters counters_;
-  StepCost step_cost_;
+  StepCost step_cost_[2];            // by set
+  WeightSet wanted_ = WeightSet::kFull, last_set_ = WeightSet::kFull;  // last_set_: of the last step with items
   int64_t step_start_us_ = 0;
   int batch_limit_ = 0;
   int64_t limit_changed_us_ = 0;

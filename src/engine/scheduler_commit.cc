@@ -45,6 +45,11 @@ void Scheduler::add(EngineRequest request, int64_t now_us, EngineEvents* events)
     s->choice = choice.choice;
     s->waited_us = r.waited_us;
     s->generated = std::move(choice.generated);
+    int n_tokens = static_cast<int>(r.prompt.size() + s->generated.size());
+    if (options_.has_lean_set && !s->generated.empty()) {
+      s->weights = WeightSpans(std::move(choice.weight_borders), n_tokens - 1);
+      state.prompt_weights = s->weights.first(static_cast<int>(r.prompt.size()));
+    }
     s->state = Sequence::State::kForking;
     state.forking.push_back(s.get());
     state.sequences.push_back(std::move(s));
@@ -101,18 +106,21 @@ void Scheduler::expire(int64_t now_us, EngineEvents* events) {
 void Scheduler::commit(std::span<const SampleResult> results, int64_t now_us, EngineEvents* events,
                        std::vector<PageCopy>* copies) {
   CHECK(results.size() == plan_.samples.size());
-  step_cost_.observe(plan_.shape, static_cast<double>(now_us - step_start_us_));
+  step_cost_[static_cast<size_t>(plan_.batch.weights)].observe(plan_.shape, static_cast<double>(now_us - step_start_us_));
   counters_.computed_tokens += static_cast<uint64_t>(plan_.n_prefill_tokens);
   for (size_t i = 0; i < plan_.items.size(); ++i) {
     const StepPlan::Item& item = plan_.items[i];
     Sequence* s = item.sequence;
     bool was_in_prompt = s->n_computed < static_cast<int>(s->request->request.prompt.size());
     s->n_computed += plan_.batch.items[i].n_tokens;
+    s->weights.record(s->n_computed, plan_.batch.weights);
     s->request->has_computed = true;
     publish(s);
     if (s->request->request.hands_off) lend_blocks(s, events);
     s->pages.leave_windows(s->n_computed);
     if (!was_in_prompt) continue;
+    WeightSpans& of_prompt = s->request->prompt_weights;
+    if (s->weights.n_recorded() > of_prompt.n_recorded()) of_prompt = s->weights.first(static_cast<int>(s->request->request.prompt.size()));
     report_prompt(*s, results, item, events);
     bool is_prompt_done = s->n_computed >= static_cast<int>(s->request->request.prompt.size());
     if (is_prompt_done && s->request->request.hands_off) {
@@ -168,7 +176,9 @@ void Scheduler::fork_waiting_choices(RequestState* request, int64_t now_us, std:
   std::vector<Sequence*> forking = std::move(request->forking);
   request->forking.clear();
   for (Sequence* s : forking) {
-    bool has_place = n_running() < options_.max_batch_size;
+    if (s->weights.n_recorded() < n_prompt) s->weights = request->leader->weights.first(n_prompt);
+    bool agrees = s->weights.agrees_with(request->leader->weights, n_prompt, wanted_);
+    bool has_place = n_running() < options_.max_batch_size && agrees;
     if (has_place && has_room_to_fork(*s) && s->pages.fork(request->leader->pages, n_prompt, copies)) {
       s->n_computed = n_prompt;
       s->published = request->leader->published;
@@ -204,6 +214,7 @@ void Scheduler::report_prompt(const Sequence& s, std::span<const SampleResult> r
   report.n_done = static_cast<uint32_t>(r.n_prompt_reported);
   report.n_total = static_cast<uint32_t>(n_prompt);
   report.n_cached = static_cast<uint32_t>(r.n_cached);
+  report.weight_borders = s.weights.first(r.n_prompt_reported).borders();
   events->prompts.push_back(std::move(report));
 }
 
@@ -218,6 +229,7 @@ void Scheduler::take_token(Sequence* s, const SampleResult& result, EngineEvents
   if (is_end && !r.sampling.ignore_eos) {
     keep_lane(s);
     end(s, SequenceEnd::kEndToken, "", events);
+    events->tokens.back().weights = plan_.batch.weights;
     return;
   }
   EngineToken event;
@@ -225,6 +237,7 @@ void Scheduler::take_token(Sequence* s, const SampleResult& result, EngineEvents
   event.choice = s->choice;
   event.index = static_cast<uint32_t>(s->generated.size());
   event.token = result.token;
+  event.weights = plan_.batch.weights;
   event.has_logprob = has_logprob;
   if (has_logprob) event.chosen = result.chosen, event.top = result.top;
   s->generated.push_back(result.token);
@@ -278,6 +291,7 @@ void Scheduler::pass_on_lead(RequestState* request, int64_t now_us) {
   Sequence* s = request->forking.front();
   request->forking.erase(request->forking.begin());
   request->leader = s;
+  if (s->weights.n_recorded() < request->prompt_weights.n_recorded()) s->weights = request->prompt_weights;
   wait(s, now_us);
 }
 

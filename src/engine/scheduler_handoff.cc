@@ -11,10 +11,12 @@ constexpr size_t kMaxArrivals = 4096;  // far above what a supervisor has under 
 
 // --- lending ---
 
-EngineLoan Scheduler::make_loan(const RequestState& r, const PageTable& pages, int first_block, int n_blocks) const {
+EngineLoan Scheduler::make_loan(const RequestState& r, const PageTable& pages, const WeightSpans& weights, int first_block,
+                                int n_blocks) const {
   EngineLoan loan;
   loan.id = r.request.id;
   loan.first_block = static_cast<uint32_t>(first_block);
+  loan.weight_borders = weights.borders();
   for (int g = 0; g < pool_.n_groups(); ++g) {
     std::vector<RemotePage>& lent = loan.groups.emplace_back();
     for (int i = first_block; i < n_blocks; ++i) {
@@ -31,7 +33,7 @@ void Scheduler::lend_blocks(Sequence* s, EngineEvents* events) {
   RequestState* r = s->request;
   int n_full = s->n_computed / options_.page_size;
   if (s->n_computed >= static_cast<int>(r->request.prompt.size()) || n_full <= r->n_lent_blocks) return;
-  EngineLoan loan = make_loan(*r, s->pages, r->n_lent_blocks, n_full);
+  EngineLoan loan = make_loan(*r, s->pages, s->weights, r->n_lent_blocks, n_full);
   loan.n_tokens = static_cast<uint32_t>(n_full * options_.page_size);
   r->n_lent_blocks = n_full;
   events->loans.push_back(std::move(loan));
@@ -39,7 +41,7 @@ void Scheduler::lend_blocks(Sequence* s, EngineEvents* events) {
 
 // The prompt is computed and the first tokens are drawn: what is left is the loan.
 void Scheduler::hand_off(RequestState* r, EngineEvents* events) {
-  EngineLoan loan = make_loan(*r, *r->lent, 0, r->lent->n_entries(0));
+  EngineLoan loan = make_loan(*r, *r->lent, r->prompt_weights, 0, r->lent->n_entries(0));
   loan.n_tokens = static_cast<uint32_t>(r->request.prompt.size());
   loan.is_whole = true;
   events->loans.push_back(std::move(loan));
@@ -155,16 +157,21 @@ void Scheduler::arrive(const EngineLoan& loan, std::span<const int32_t> tokens, 
   size_t page_size = static_cast<size_t>(options_.page_size), n_blocks = tokens.size() / page_size;
   bool is_next = loan.first_block == static_cast<uint32_t>(chain.n_blocks);
   for (const auto& pages : loan.groups) is_next = is_next && pages.size() == n_blocks;
+  const WeightSpans weights(options_.has_lean_set ? loan.weight_borders : std::vector<uint32_t>(),
+                            static_cast<int>(loan.n_tokens));
   for (size_t i = 0; i < n_blocks && is_next; ++i) {
+    int first_pos = (static_cast<int>(loan.first_block) + static_cast<int>(i)) * options_.page_size;
+    WeightSet set = weights.at(first_pos, WeightSet::kFull);
+    if (weights.run(first_pos, set) < options_.page_size) return;  // of two sets: not to be found again
     std::span<const int32_t> block = tokens.subspan(i * page_size, page_size);
-    if (cache_.follow(&chain, block)) continue;
+    if (cache_.follow(&chain, block, set)) continue;
     std::vector<PageId> pages(loan.groups.size(), -1);
     for (int g = 0; g < pool_.n_groups() && is_next; ++g) {
       RemotePage remote = loan.groups[g][i];
       is_next = remote.page >= 0 && has_spare_page(g) && (pages[g] = pool_.allocate(g)) >= 0 &&
                 source->copy(loan.source, loan.generation, g, remote, pages[g]).ok();
     }
-    is_next = is_next && cache_.add_block(&chain, block, pages);
+    is_next = is_next && cache_.add_block(&chain, block, pages, set);
     for (int g = 0; g < pool_.n_groups(); ++g) {
       if (pages[g] >= 0) pool_.release(g, pages[g]);
     }

@@ -33,18 +33,19 @@ void Scheduler::add_to_shape(int first_pos, int n_tokens, bool is_decode,
 
 // As much of n tokens of the prompt of `s` as keeps the step in time; 0: nothing more.
 int Scheduler::timely_chunk(const Sequence& s, int n_tokens) const {
-  if (options_.target_gap_us == 0 || plan_.shape.n_decode == 0 || !step_cost_.is_known()) return n_tokens;
+  const StepCost& cost = step_cost_[static_cast<size_t>(plan_.batch.weights)];
+  if (options_.target_gap_us == 0 || plan_.shape.n_decode == 0 || !cost.is_known()) return n_tokens;
   StepShape decodes = plan_.shape;
   decodes.n_prefill = 0, decodes.prefill_reads = 0;
-  double most_us = std::max(static_cast<double>(options_.target_gap_us) / step_cost_.lateness(),
-                            kLeastStretch * step_cost_.predict_us(decodes));
+  double most_us = std::max(static_cast<double>(options_.target_gap_us) / cost.lateness(),
+                            kLeastStretch * cost.predict_us(decodes));
   auto is_in_time = [&](int n) {
     StepShape shape = plan_.shape;
     add_to_shape(s.n_computed, n, false, options_, &shape);
-    return step_cost_.predict_us(shape) <= most_us;
+    return cost.predict_us(shape) <= most_us;
   };
   // Larger chunks beside decodes than any so far are reached by doubling: what is not measured is not believed.
-  int most = std::max(kLeastChunk, 2 * step_cost_.largest_mixed()) - plan_.shape.n_prefill;
+  int most = std::max(kLeastChunk, 2 * cost.largest_mixed()) - plan_.shape.n_prefill;
   int high = std::min(n_tokens, std::max(most, 0));
   if (is_in_time(high)) return high;
   int low = 0;  // in time, or the least

@@ -18,7 +18,7 @@ PrefixCache::Hit Scheduler::find_cached(const Sequence& s) {
   // A prompt that is lent can be found whole: its logits are not needed.
   int n_tokens = is_prompt_over ? s.n_tokens() - 1 : r.request.loan ? n_prompt : n_prompt - 1;
   if (!options_.has_prefix_cache) return sibling_hit(s, std::min(n_tokens, n_prompt));
-  return cache_.find(s.tokens(), n_tokens, r.request.place);
+  return cache_.find(s.tokens(wanted_), n_tokens, r.request.place);
 }
 
 // Without the cache: the full pages of the prompt, from another choice that runs, so that a choice that lost its
@@ -28,6 +28,7 @@ PrefixCache::Hit Scheduler::sibling_hit(const Sequence& s, int n_tokens) const {
   for (const auto& other : s.request->sequences) {
     if (other.get() == &s || other->state != Sequence::State::kRunning) continue;
     if (other->n_computed < n_blocks * options_.page_size) continue;
+    if (!s.weights.agrees_with(other->weights, n_blocks * options_.page_size, wanted_)) continue;
     PrefixCache::Hit hit;
     bool is_whole = n_blocks > 0;
     for (int g = 0; g < pool_.n_groups(); ++g) {
@@ -49,6 +50,7 @@ void Scheduler::start_behind(Sequence* s, const PrefixCache::Hit& hit) {
   s->published = hit.chain;
   s->published.place = s->request->request.place;  // also where nothing was looked for
   s->n_computed = hit.chain.n_blocks * options_.page_size;
+  s->weights.record(s->n_computed, wanted_);
   RequestState* r = s->request;
   // Once it has computed something, pages found again after a preemption are no gain of this
   // request.
@@ -85,7 +87,7 @@ int Scheduler::pages_held(const PrefixCache::Hit& hit, int group) const {
 // Its pages that are full now become findable, before some leave the window.
 void Scheduler::publish(Sequence* s) {
   if (options_.has_prefix_cache)
-    cache_.publish(s->tokens(), s->n_computed, &s->pages, &s->published);
+    cache_.publish(s->tokens(wanted_), s->n_computed, &s->pages, &s->published);
 }
 
 }  // namespace tandem

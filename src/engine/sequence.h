@@ -30,6 +30,7 @@ struct Sequence {
   std::vector<int32_t> generated;
   PageTable pages;
   int n_computed = 0;             // positions [0, n_computed) have K/V in `pages`
+  WeightSpans weights;            // of positions computed here or elsewhere, at some time
   PrefixCache::Chain published;   // of [0, n_computed): its full blocks, in the prefix cache or adopted from it
   bool is_imported = false;       // of a request with a loan: has the prompt's K/V
   int64_t waiting_since_us = 0;   // while kWaiting
@@ -44,7 +45,8 @@ struct Sequence {
   int n_tokens() const;           // prompt and generated
   int n_wanted() const;           // tokens whose K/V are computed here: all of them, or only the prompt
   int32_t token_at(int pos) const;
-  PrefixCache::Tokens tokens() const;
+  // For new positions, `next`.
+  PrefixCache::Tokens tokens(WeightSet next) const;
   // One token lacks its K/V, and it is a generated one.
   bool is_decoding() const;
 };
@@ -55,6 +57,7 @@ struct RequestState {
   std::vector<std::unique_ptr<Sequence>> sequences;  // by choice
   Sequence* leader = nullptr;                        // computes the prompt for those that fork
   std::vector<Sequence*> forking;
+  WeightSpans prompt_weights;                        // of the prompt, whichever choice computed it
   int n_unfinished = 0;
   int n_prompt_reported = 0;                         // EnginePrompt::n_done so far, or n_cached
   int n_cached = 0;                                  // prompt tokens that this request never computed
@@ -76,7 +79,9 @@ inline int32_t Sequence::token_at(int pos) const {
   int n_prompt = static_cast<int>(prompt.size());
   return pos < n_prompt ? prompt[pos] : generated[pos - n_prompt];
 }
-inline PrefixCache::Tokens Sequence::tokens() const { return {request->request.prompt, generated}; }
+inline PrefixCache::Tokens Sequence::tokens(WeightSet next) const {
+  return {request->request.prompt, generated, &weights, next};
+}
 inline bool Sequence::is_decoding() const {
   return !generated.empty() && !request->request.hands_off && n_computed == n_tokens() - 1;
 }

@@ -289,7 +289,7 @@ class Parser {
       tensor->dims[d] = static_cast<int64_t>(dim);
     }
     if (!cursor_.read(&type_id) || !cursor_.read(&offset)) return truncated(what, 12);
-    const QuantTraits* traits = quant_traits(type_id);
+    const QuantTraits* traits = is_file_type(type_id) ? quant_traits(type_id) : nullptr;
     if (traits == nullptr) return unknown_type(what, type_id);
     auto block = static_cast<uint64_t>(traits->block_size);
     if (static_cast<uint64_t>(tensor->dims[0]) % block != 0)

@@ -21,6 +21,11 @@ struct PageCopy {
   PageId from, to;
 };
 
+// Of matrices that a step reads, by set. No lean set: 0.
+struct WeightBytes {
+  int64_t full = 0, lean = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -50,6 +55,8 @@ class Backend {
   virtual Status import_page(int /*group*/, PageId /*to*/, const std::function<Status(uint8_t*)>& /*fill*/) {
     return internal_error("this backend imports no pages");
   }
+  // A step of a set that is not there is refused (kInvalidArgument).
+  virtual WeightBytes weight_bytes() const { return {}; }
   // Runs one step: K/V of all tokens are stored in their pages, logits of logit_rows are kept.
   virtual Status forward(const StepBatch& batch) = 0;
   // Logits of logit_rows[i] of the last forward: [vocab_size] floats, valid until the next forward.

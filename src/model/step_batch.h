@@ -8,6 +8,10 @@ namespace tandem {
 
 using PageId = int32_t;  // index into the pool of one KV group; -1: left the window
 
+// Which of the model's weights a step reads: all of them, or, where the backend has it, the smaller set
+// that gives up some exactness for speed.
+enum class WeightSet : uint8_t { kFull, kLean };
+
 // Tokens of one sequence in one step: a chunk of its prompt, or one decode token.
 struct StepItem {
   int first_pos = 0;              // position of the first token
@@ -22,10 +26,11 @@ struct StepBatch {
   std::vector<int32_t> tokens;     // all items' tokens one after another; size M
   std::vector<StepItem> items;
   std::vector<int> logit_rows;     // ascending indices into tokens whose logits are needed
+  WeightSet weights = WeightSet::kFull;
   // For a backend whose layers are not the model's first (stage.h), else null: what the layer before made of the
   // tokens, [M][hidden_dim].
   const float* hidden = nullptr;
-  void clear() { tokens.clear(), items.clear(), logit_rows.clear(), hidden = nullptr; }
+  void clear() { tokens.clear(), items.clear(), logit_rows.clear(), hidden = nullptr, weights = WeightSet::kFull; }
 };
 
 }  // namespace tandem

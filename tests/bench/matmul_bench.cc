@@ -28,19 +28,15 @@ struct Problem {
 
 int64_t tiles_of(const Problem& p) { return (p.w.n_rows + kTileRows - 1) / kTileRows; }
 
-// N rows from `distinct` random ones, so that making them does not take the whole time.
+// N rows, `distinct` random ones over and over, so that making them does not take the whole time.
 Problem make_problem(const KernelTable& t, const char* type, int64_t N, int64_t K, int64_t M) {
   Problem p;
   const int64_t distinct = std::min<int64_t>(N, 64);
   p.source = random_matrix(type, distinct, K, 3);
-  const size_t tile_rows_bytes = t.packed_bytes(p.source.traits->type, distinct, K);
-  const size_t bytes = t.packed_bytes(p.source.traits->type, N, K);
-  p.packed = std::make_unique<AlignedBytes>(bytes);
-  t.pack_tiles(p.source.traits->type, p.source.rows.data(), distinct, K, 0, distinct / kTileRows,
-               p.packed->data());
-  for (size_t at = tile_rows_bytes; at < bytes; at += tile_rows_bytes) {
-    std::copy_n(p.packed->data(), std::min(tile_rows_bytes, bytes - at), p.packed->data() + at);
-  }
+  p.packed = std::make_unique<AlignedBytes>(t.packed_bytes(p.source.traits->type, N, K));
+  std::vector<uint8_t> rows;
+  for (int64_t n = 0; n < N; n += distinct) rows.insert(rows.end(), p.source.rows.begin(), p.source.rows.end());
+  t.pack_tiles(p.source.traits->type, rows.data(), N, K, 0, (N + kTileRows - 1) / kTileRows, p.packed->data());
   p.w = {p.source.traits->type, N, K, p.packed->data()};
   p.M = M;
   const std::vector<float> x = random_floats(static_cast<size_t>(M * K), 1.0f, 4);
@@ -87,9 +83,9 @@ void check(const Problem& p, const KernelTable& t) {
 int main(int argc, char** argv) {
   const BenchSetup s = bench_setup(argc, argv);
   const KernelTable& t = *s.table;
-  std::printf("%-7s %6s %6s | %9s %6s | %9s %6s %9s %6s\n", "type", "K", "N", "M=1 GB/s", "share",
+  std::printf("%-11s %6s %6s | %9s %6s | %9s %6s %9s %6s\n", "type", "K", "N", "M=1 GB/s", "share",
               "M=512 GOPS", "share", "M=16 GOPS", "share");
-  for (const char* type : kMatmulTypes) {
+  for (const char* type : kColumnTypes) {
     if (argc > 3 && std::strcmp(argv[3], type) != 0) continue;
     const int64_t K = argc > 4 ? std::atoi(argv[4]) : quant_traits_by_name(type)->block_size == 256 ? 2048 : 1536;
     const int64_t N = argc > 5 ? std::atoi(argv[5]) : 1536;
@@ -103,7 +99,7 @@ int main(int argc, char** argv) {
     Problem batch = make_problem(t, type, N, K, 16);
     const double batch_s = run(t, &batch, s.n_threads, 0.2);
     const double ops = 2.0 * static_cast<double>(N * K);
-    std::printf("%-7s %6ld %6d | %9.1f %5.0f%% | %9.0f %5.0f%% %9.0f %5.0f%%\n", type,
+    std::printf("%-11s %6ld %6d | %9.1f %5.0f%% | %9.0f %5.0f%% %9.0f %5.0f%%\n", type,
                 static_cast<long>(K), 65536, bytes / decode_s / 1e9,
                 100 * bytes / decode_s / s.read_bytes_per_s, ops * 512 / prefill_s / 1e9,
                 100 * ops * 512 / prefill_s / s.int8_ops_per_s, ops * 16 / batch_s / 1e9,

@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
   const BenchSetup s = bench_setup(argc, argv);
   const KernelTable& t = *s.table;
   std::printf("%-7s | %10s %6s | %14s | %14s %6s\n", "type", "pack GB/s", "share", "row of 1536 ns", "f32 M=64 GFLOPS", "share");
-  for (const char* type : kMatmulTypes) {
+  for (const char* type : kColumnTypes) {
     if (argc > 3 && std::strcmp(argv[3], type) != 0) continue;
     const int64_t K = 1536, tiles = N / kTileRows;
     const RandomMatrix source = random_matrix(type, N, K, 3);

@@ -135,7 +135,7 @@ TEST_CASE("every flipped bit and every cut of the file is found, and the model i
   const Start first = start(model, ref, "stamp", nullptr, &file);
   const size_t size = file.size();
   constexpr size_t kData = 2u << 20;
-  constexpr size_t kHeaderAndTable = 112 + 15 * 88;  // 2 layers x 7, and the embedding
+  constexpr size_t kHeaderAndTable = 136 + 15 * 88;  // 2 layers x 7, and the embedding
   for (size_t at = 0; at < kHeaderAndTable; at += 5) {
     INFO(at);
     file.flip(at);
@@ -278,6 +278,45 @@ TEST_CASE("a full disk is an error of store(), the packed weights stay") {
   OmpTeam team(1);
   check_same(ref, *s.packed, **PackedModel::pack(model.weights, ref, &team, {}));
   CHECK_FALSE(start(model, ref, "stamp", &file, nullptr).is_hit);  // the torn file, if it ever got its name
+}
+
+TEST_CASE("the measured speed of both weight sets is stored with the weights, and anew where it changes") {
+  const KernelTable& ref = kernel_table_ref();
+  const TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 3);
+  OmpTeam team(1);
+  TempFile first, second;
+  const auto load = [&](const TempFile* file, const TempFile* into, SetSpeeds expected, const SetSpeeds* measured) {
+    PackCache cache({file ? file->open_for(O_RDONLY) : UniqueFd(), into ? into->open_for(O_RDWR) : UniqueFd(), false, false}, "stamp");
+    PackOptions options;
+    options.cache = &cache;
+    auto packed = PackedModel::pack(model.weights, ref, &team, options);
+    REQUIRE(packed.ok());
+    CHECK(cache.is_hit() == (file != nullptr));
+    CHECK(cache.speeds() == expected);
+    if (measured) cache.set_speeds(ref.isa, *measured);
+    CHECK(cache.has_kept() == (into != nullptr));
+    if (cache.has_kept()) CHECK(cache.store(kGoOn).ok());
+  };
+  const SetSpeeds slow{9, 5, 1}, fast{3, 2, 4};
+  load(nullptr, &first, {}, &slow);
+  load(&first, nullptr, slow, nullptr);
+  load(&first, &second, slow, &fast);
+  load(&second, nullptr, fast, nullptr);
+}
+
+TEST_CASE("nested and plain packed weights do not take each other's files") {
+  const KernelTable& ref = kernel_table_ref();
+  const TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 3);
+  OmpTeam team(1);
+  TempFile file;
+  start(model, ref, "stamp", nullptr, &file);
+  PackCache cache({file.open_for(O_RDONLY), UniqueFd(), false, false}, "stamp");
+  PackOptions options;
+  options.cache = &cache;
+  options.has_lean_set = false;
+  REQUIRE(PackedModel::pack(model.weights, ref, &team, options).ok());
+  CHECK_FALSE(cache.is_hit());
+  CHECK(cache.miss_reason().find("another shape") != std::string::npos);
 }
 
 TEST_CASE("stop ends store() early") {

@@ -201,12 +201,13 @@ std::vector<float> run_step(Backend* backend, const StepBatch& batch) {
   return all;
 }
 
-std::vector<float> run_chunked(Backend* backend, TestSequence sequence, int chunk) {
+std::vector<float> run_chunked(Backend* backend, TestSequence sequence, int chunk, int n_full) {
   std::vector<float> all;
   while (sequence.n_done < static_cast<int>(sequence.tokens.size())) {
     StepBatch batch;
-    add_item(&batch, &sequence,
-             std::min(chunk, static_cast<int>(sequence.tokens.size()) - sequence.n_done));
+    const int at = sequence.n_done, left = static_cast<int>(sequence.tokens.size()) - at;
+    batch.weights = at < n_full ? WeightSet::kFull : WeightSet::kLean;
+    add_item(&batch, &sequence, std::min({chunk, left, at < n_full ? n_full - at : left}));
     const std::vector<float> rows = run_step(backend, batch);
     all.insert(all.end(), rows.begin(), rows.end());
   }

@@ -49,8 +49,9 @@ std::vector<int32_t> random_tokens(int n, int vocab_size, uint32_t seed);
 // Adds the next `n` tokens of `sequence` to the batch, all with logits.
 void add_item(StepBatch* batch, TestSequence* sequence, int n);
 
-// Logits of all tokens of the sequence, run in chunks of `chunk`, one row after another.
-std::vector<float> run_chunked(Backend* backend, TestSequence sequence, int chunk);
+// Logits of all tokens of the sequence, run in chunks of `chunk`, one row after another. Positions from n_full on are
+// computed with the lean set.
+std::vector<float> run_chunked(Backend* backend, TestSequence sequence, int chunk, int n_full = INT32_MAX);
 
 // The rows of the batch's logits one after another.
 std::vector<float> run_step(Backend* backend, const StepBatch& batch);

@@ -20,7 +20,12 @@ uint64_t EngineHarness::submit(EngineRequest request) {
   Entry& e = entries[id];
   e.request = request;
   e.submit_turn = n_turns;
-  for (const EngineRequest::Choice& c : request.choices) e.choices[c.choice].tokens = c.generated;
+  for (const EngineRequest::Choice& c : request.choices) {
+    Choice& choice = e.choices[c.choice];
+    choice.tokens = c.generated;
+    if (!c.generated.empty())
+      choice.weights = WeightSpans(c.weight_borders, static_cast<int>(request.prompt.size() + c.generated.size()) - 1);
+  }
   REQUIRE(engine->submit(std::move(request)).ok());
   return id;
 }
@@ -62,7 +67,6 @@ void EngineHarness::run_until_idle(int max_turns) {
 }
 
 void EngineHarness::take(const EngineEvents& events) {
-  for (const EngineToken& token : events.tokens) take_token(token);
   for (const EnginePrompt& p : events.prompts) {
     auto it = entries.find(p.id);
     if (it == entries.end()) FAIL("progress of an unknown request");
@@ -76,11 +80,15 @@ void EngineHarness::take(const EngineEvents& events) {
     if (p.n_cached > 0 && (e.request.prompt_logprobs || !options.has_prefix_cache)) FAIL("a hit that was forbidden");
     if (is_first) e.n_cached = p.n_cached, n_cached_tokens += p.n_cached;
     e.n_prompt_done = p.n_done;
+    WeightSpans before = e.prompt_weights;
+    e.prompt_weights = WeightSpans(p.weight_borders, static_cast<int>(p.n_done));
+    if (!before.agrees_with(e.prompt_weights, before.n_recorded(), WeightSet::kFull)) FAIL("the prompt changed its sets");
     if (p.logprobs.empty()) continue;
     if (p.first_logprob != e.request.n_prompt_logprobs_known + e.prompt_logprobs.size() + 1)
       FAIL("prompt log-probabilities are not continuous");
     for (const SampleResult& r : p.logprobs) e.prompt_logprobs.push_back(r.chosen.logprob);
   }
+  for (const EngineToken& token : events.tokens) take_token(token);
 }
 
 void EngineHarness::take_token(const EngineToken& token) {
@@ -96,12 +104,17 @@ void EngineHarness::take_token(const EngineToken& token) {
   if (c.end != SequenceEnd::kNone) FAIL("event after the end of request " << token.id);
   if (token.index != c.tokens.size()) FAIL("index " << token.index << ", expected " << c.tokens.size());
   if (token.token >= 0) {
+    int n_prompt = static_cast<int>(e.request.prompt.size());
+    if (c.weights.n_recorded() == 0) c.weights = e.prompt_weights.first(n_prompt);
+    if (token.index == 0 && c.weights.at(n_prompt - 1, WeightSet::kFull) != token.weights) FAIL("a first token of another set");
+    c.weights.record(n_prompt + static_cast<int>(token.index), token.weights);
     c.tokens.push_back(token.token);
     if (c.first_token_turn < 0) c.first_token_turn = n_turns;
     if (token.has_logprob != (e.request.n_top_logprobs >= 0)) FAIL("log-probability missing or not asked for");
   } else if (token.end == SequenceEnd::kNone) {
     FAIL("neither token nor end");
   }
+  if (token.token < 0 && token.end == SequenceEnd::kEndToken) c.last_weights = token.weights;
   if (token.end != SequenceEnd::kNone) note_end(e, c, token.end);
 }
 
@@ -118,7 +131,10 @@ void EngineHarness::check_and_forget(uint64_t id) {
   Entry& e = entry(id);
   const EngineRequest& r = e.request;
   for (const auto& [number, c] : e.choices) {
-    FakeText expected = fake_text(model, r, number, limit, options.context_tokens);
+    WeightSpans weights = c.weights.n_recorded() == 0 ? e.prompt_weights : c.weights;
+    if (c.last_weights == WeightSet::kLean || weights.has_lean()) weights.record(weights.n_recorded() + 1, c.last_weights);
+    FakeText expected = fake_text(model, r, number, limit, options.context_tokens, weights);
+    n_mixed += !weights.borders().empty() && weights.borders()[0] > 0;
     bool is_whole = c.end == SequenceEnd::kEndToken || c.end == SequenceEnd::kMaxTokens ||
                     c.end == SequenceEnd::kContext || c.end == SequenceEnd::kPool;
     if (is_whole && (c.end != expected.end || c.tokens != expected.tokens))
@@ -141,7 +157,7 @@ void EngineHarness::check_and_forget(uint64_t id) {
   }
   for (size_t i = 0; i < e.prompt_logprobs.size(); ++i) {
     int pos = static_cast<int>(r.n_prompt_logprobs_known + i) + 1;
-    if (e.prompt_logprobs[i] != fake_prompt_logprob(model, r.prompt, pos)) FAIL("wrong prompt log-probability");
+    if (e.prompt_logprobs[i] != fake_prompt_logprob(model, r.prompt, pos, e.prompt_weights)) FAIL("wrong prompt log-probability");
   }
   entries.erase(id);
 }

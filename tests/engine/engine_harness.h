@@ -17,6 +17,8 @@ class EngineHarness {
     std::vector<int32_t> tokens;     // generated so far, replayed ones included
     SequenceEnd end = SequenceEnd::kNone;
     bool is_silenced = false;
+    WeightSpans weights;             // of its positions, as the events tell
+    WeightSet last_weights = WeightSet::kFull;  // of the position that the end token was drawn from
     int64_t first_token_turn = -1, end_turn = -1;
   };
   struct Entry {
@@ -24,6 +26,7 @@ class EngineHarness {
     std::map<uint32_t, Choice> choices;
     std::vector<float> prompt_logprobs;  // of positions 1..
     uint32_t n_prompt_done = 0, n_cached = 0;
+    WeightSpans prompt_weights;
     int64_t submit_turn = 0;
     bool is_cancelled = false;
   };
@@ -50,6 +53,7 @@ class EngineHarness {
   int64_t n_turns = 0;
   int64_t n_checked_tokens = 0, n_cached_tokens = 0;
   std::map<SequenceEnd, int64_t> n_ends;
+  int64_t n_mixed = 0;               // choices checked of which both sets computed positions
   int limit = 0;                     // longest sequence
   int64_t n_pinned_pages = 0, n_pinned_twice = 0;  // in use while nothing runs, by pins; shared by two pins
 

@@ -16,9 +16,18 @@ struct Load {
   bool has_prefix_cache = true;
   int full_swap = 0, window_swap = 0;
   Batching batching = Batching::kContinuous;
+  int switch_every = 0;  // steps between two orders of a set of weights, about; 0: none
 };
 
-EngineRequest random_request(std::mt19937& rng, const EngineHarness& h) {
+// Borders of the sets that computed n positions, at most three.
+std::vector<uint32_t> random_borders(std::mt19937& rng, int n) {
+  std::vector<uint32_t> borders;
+  for (auto at = rng() % 8; at < static_cast<size_t>(n) && borders.size() < 3; at += 1 + rng() % 30)
+    borders.push_back(static_cast<uint32_t>(at));
+  return borders;
+}
+
+EngineRequest random_request(std::mt19937& rng, const EngineHarness& h, bool has_two_sets) {
   auto upto = [&](int n) { return static_cast<int>(rng() % static_cast<unsigned>(n)); };
   EngineRequest r = fake_request(1 + upto(upto(4) == 0 ? 90 : 25), static_cast<uint32_t>(upto(30)), rng(),
                                  upto(5) == 0 ? 1 + upto(4) : 1, upto(3));
@@ -36,8 +45,12 @@ EngineRequest random_request(std::mt19937& rng, const EngineHarness& h) {
     r.n_prompt_logprobs_known = static_cast<uint32_t>(upto(static_cast<int>(r.prompt.size())));
   }
   if (upto(4) == 0 && r.max_tokens > 0) {  // resumed
+    // Choices have the prompt in common.
+    std::vector<uint32_t> borders;
+    if (has_two_sets && upto(2) == 0) borders = random_borders(rng, static_cast<int>(r.prompt.size()));
     for (EngineRequest::Choice& c : r.choices) {
-      FakeText text = fake_text(h.model, r, c.choice, h.limit, h.options.context_tokens);
+      c.weight_borders = borders;
+      FakeText text = fake_text(h.model, r, c.choice, h.limit, h.options.context_tokens, WeightSpans(borders, 200));
       c.generated.assign(text.tokens.begin(), text.tokens.begin() + upto(static_cast<int>(text.tokens.size()) + 1));
     }
   }
@@ -59,9 +72,12 @@ void run_load(const Load& load, uint32_t seed) {
   EngineHarness h({}, o);
   std::mt19937 rng(seed);
   int64_t n_shared_seen = 0, n_submitted = 0;
+  const unsigned switch_every = static_cast<unsigned>(load.switch_every);
   for (int step = 0; step < load.n_steps; ++step) {
     const EngineCounters& c = h.engine->counters();
-    if (c.n_waiting < 6 && rng() % 3 == 0) h.submit(random_request(rng, h)), ++n_submitted;
+    if (c.n_waiting < 6 && rng() % 3 == 0) h.submit(random_request(rng, h, switch_every > 0)), ++n_submitted;
+    if (switch_every > 0 && rng() % switch_every == 0)
+      REQUIRE(h.engine->set_weights(rng() % 2 == 0 ? WeightSet::kLean : WeightSet::kFull).ok());
     if (rng() % 200 == 0 && !h.entries.empty()) {
       auto it = std::next(h.entries.begin(), rng() % h.entries.size());
       if (rng() % 2 == 0) h.cancel(it->first);
@@ -87,6 +103,13 @@ void run_load(const Load& load, uint32_t seed) {
   CHECK((h.engine->counters().preemptions + h.engine->counters().swaps > 0 || load.batching != Batching::kContinuous));
   if (load.full_swap == 0) CHECK(h.engine->counters().swaps == 0);
   if (load.full_swap > 0 && load.batching == Batching::kContinuous) CHECK(h.engine->counters().swaps > 0);
+  if (switch_every > 0) {
+    CHECK(h.n_mixed > n_submitted / 20);
+    CHECK(h.backend.n_steps_of[1] > load.n_steps / 5);
+    CHECK(h.backend.n_steps_of[0] > load.n_steps / 5);
+  } else {
+    CHECK(h.backend.n_steps_of[1] == 0);
+  }
   if (!load.has_prefix_cache) CHECK(h.n_cached_tokens == 0);
   if (load.has_prefix_cache && load.full_pages >= 25) CHECK(h.n_cached_tokens > n_submitted / 4);
   for (SequenceEnd end : {SequenceEnd::kEndToken, SequenceEnd::kMaxTokens, SequenceEnd::kCancelled,
@@ -114,6 +137,15 @@ TEST_CASE("a million random steps keep every promise") {
       {4, 16, 40, 40, 100'000, true, 12, 12, Batching::kDynamic},
       {4, 16, 40, 40, 100'000, true, 12, 12, Batching::kStatic},
       {4, 16, 40, 40, 100'000, false, 12, 12, Batching::kStaticPadded},
+      // Two sets of weights, switched every now and then, and nearly every step.
+      {4, 16, 40, 40, 200'000, true, 0, 0, Batching::kContinuous, 40},
+      {4, 16, 40, 40, 100'000, false, 0, 0, Batching::kContinuous, 20},
+      {4, 16, 25, 200, 100'000, true, 0, 0, Batching::kContinuous, 3},
+      {8, 7, 90, 60, 100'000, true, 0, 0, Batching::kContinuous, 15},
+      {1, 1, 30, 30, 50'000, true, 0, 0, Batching::kContinuous, 40},
+      {4, 16, 40, 40, 100'000, true, 30, 30, Batching::kContinuous, 20},
+      {4, 16, 8, 30, 50'000, true, 24, 8, Batching::kContinuous, 30},
+      {4, 16, 40, 40, 50'000, true, 12, 12, Batching::kStatic, 20},
   };
   uint32_t seed = 1;
   for (const Load& load : loads) {

@@ -10,7 +10,9 @@ uint64_t mix(uint64_t x) {  // splitmix64's finalizer
   x ^= x >> 27, x *= 0x94d049bb133111ebull;
   return x ^ (x >> 31);
 }
-uint64_t cell_hash(int32_t token, int pos) { return mix((static_cast<uint64_t>(token) << 32) + pos + 1); }
+uint64_t cell_hash(int32_t token, int pos, WeightSet set) {
+  return mix((static_cast<uint64_t>(token) << 32) + pos + 1 + (set == WeightSet::kLean ? uint64_t{1} << 60 : 0));
+}
 uint64_t combine(uint64_t everything, uint64_t window) { return mix(everything * 3 + mix(window)); }
 
 int32_t draw(uint64_t row_hash, uint64_t seed, uint32_t choice, uint32_t position) {
@@ -20,11 +22,12 @@ int32_t draw(uint64_t row_hash, uint64_t seed, uint32_t choice, uint32_t positio
 float forced_logprob(uint64_t row_hash, int32_t token) {
   return -static_cast<float>(mix(row_hash + token) % 1000) / 100.0f;
 }
-uint64_t hash_of(const FakeModel& model, const std::vector<int32_t>& tokens, int pos) {
+uint64_t hash_of(const FakeModel& model, const std::vector<int32_t>& tokens, int pos, const WeightSpans& weights) {
   uint64_t all = 0, window = 0;
   for (int p = 0; p <= pos; ++p) {
-    all += cell_hash(tokens[p], p);
-    if (p > pos - model.window) window += cell_hash(tokens[p], p);
+    uint64_t hash = cell_hash(tokens[p], p, weights.at(p, WeightSet::kFull));
+    all += hash;
+    if (p > pos - model.window) window += hash;
   }
   return combine(all, window);
 }
@@ -94,6 +97,7 @@ Status FakeBackend::forward(const StepBatch& batch) {
   last_batch = batch;
   max_tokens_seen = std::max(max_tokens_seen, static_cast<int>(batch.tokens.size()));
   max_items_seen = std::max(max_items_seen, static_cast<int>(batch.items.size()));
+  ++n_steps_of[static_cast<size_t>(batch.weights)];
   n_tokens_run += static_cast<int64_t>(batch.tokens.size());
   row_hash_.clear(), row_is_nan_.clear();
   size_t next_row = 0;
@@ -104,7 +108,7 @@ Status FakeBackend::forward(const StepBatch& batch) {
       bool is_nan = false;
       for (size_t g = 0; g < 2; ++g) {
         const PageId* table = item.page_tables[g];
-        cells_[g][table[pos / model_.page_size] * model_.page_size + pos % model_.page_size] = {batch.tokens[row], pos};
+        cells_[g][table[pos / model_.page_size] * model_.page_size + pos % model_.page_size] = {batch.tokens[row], pos, batch.weights};
       }
       if (next_row == batch.logit_rows.size() || batch.logit_rows[next_row] != row) continue;
       ++next_row;
@@ -114,7 +118,7 @@ Status FakeBackend::forward(const StepBatch& batch) {
           if (page < 0) return blame("a visible page is gone"), ok_status();
           const Cell& cell = cells_[g][page * model_.page_size + p % model_.page_size];
           if (cell.pos != p) return blame("position " + std::to_string(p) + " was not computed"), ok_status();
-          sums[g] += cell_hash(cell.token, p);
+          sums[g] += cell_hash(cell.token, p, cell.set);
           is_nan = is_nan || cell.token == kFakeNanToken;
         }
       }
@@ -152,7 +156,7 @@ Status FakeBackend::copy_pages(std::span<const PageCopy> copies) {
 }
 
 FakeText fake_text(const FakeModel& model, const EngineRequest& request, uint32_t choice, int limit,
-                   int context) {
+                   int context, const WeightSpans& weights) {
   FakeText text;
   std::vector<int32_t> tokens = request.prompt;
   for (;;) {
@@ -161,7 +165,7 @@ FakeText fake_text(const FakeModel& model, const EngineRequest& request, uint32_
     if (text.tokens.size() >= request.max_tokens && !is_too_long) text.end = SequenceEnd::kMaxTokens;
     else if (n >= limit) text.end = n >= context ? SequenceEnd::kContext : SequenceEnd::kPool;
     if (text.end != SequenceEnd::kNone) return text;
-    int32_t token = draw(hash_of(model, tokens, n - 1), request.sampling.seed, choice, static_cast<uint32_t>(n));
+    int32_t token = draw(hash_of(model, tokens, n - 1, weights), request.sampling.seed, choice, static_cast<uint32_t>(n));
     if (token == kFakeEndToken && !request.sampling.ignore_eos) {
       text.end = SequenceEnd::kEndToken;
       return text;
@@ -171,8 +175,8 @@ FakeText fake_text(const FakeModel& model, const EngineRequest& request, uint32_
   }
 }
 
-float fake_prompt_logprob(const FakeModel& model, const std::vector<int32_t>& prompt, int pos) {
-  return forced_logprob(hash_of(model, prompt, pos - 1), prompt[pos]);
+float fake_prompt_logprob(const FakeModel& model, const std::vector<int32_t>& prompt, int pos, const WeightSpans& weights) {
+  return forced_logprob(hash_of(model, prompt, pos - 1, weights), prompt[pos]);
 }
 
 }  // namespace tandem

@@ -30,7 +30,7 @@ TEST_CASE("the AVX-VNNI matmul gives the bits of the AVX2 matmul") {
     if (std::string(columns[i].table->isa) == "avx2") avx2 = columns[i].table;
   }
   REQUIRE(avx2 != nullptr);
-  for (const char* type : kMatmulTypes) {
+  for (const char* type : kColumnTypes) {
     INFO(type);
     const int64_t K = quant_traits_by_name(type)->block_size == 256 ? 768 : 224;
     RandomMatrix source = random_matrix(type, N, K, 21);

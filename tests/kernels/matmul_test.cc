@@ -79,7 +79,7 @@ std::vector<float> act_values(const uint8_t* act, int64_t n_cols) {
 TEST_CASE("packing loses nothing") {
   const KernelTable* t = tested_column();
   if (!t) return;
-  for (const char* type : kMatmulTypes) {
+  for (const char* type : kColumnTypes) {
     for (int64_t n_cols : {small_k(type), int64_t{256}}) {
       const RandomMatrix m = random_matrix(type, kOddRows, n_cols, 11);
       const auto p = pack(*t, m);
@@ -161,7 +161,7 @@ TEST_CASE("matmul agrees with the reference") {
   const KernelTable* t = tested_column();
   if (!t) return;
   const KernelTable& ref = kernel_table_ref();
-  for (const char* type : kMatmulTypes) {
+  for (const char* type : kColumnTypes) {
     const int64_t K = small_k(type), M = 7;
     const RandomMatrix m = random_matrix(type, kOddRows, K, 21);
     const auto p = pack(*t, m), p_ref = pack(ref, m);
@@ -244,7 +244,7 @@ TEST_CASE("dense matmul agrees with the reference and does not depend on M or th
 TEST_CASE("results do not depend on M or on the split of tiles") {
   const KernelTable* t = tested_column();
   if (!t) return;
-  for (const char* type : kMatmulTypes) {
+  for (const char* type : kColumnTypes) {
     const int64_t K = small_k(type), N = kOddRows;
     const RandomMatrix m = random_matrix(type, N, K, 31);
     const auto p = pack(*t, m);
@@ -280,7 +280,7 @@ TEST_CASE("extreme quants and activations do not saturate") {
   const KernelTable* t = tested_column();
   if (!t) return;
   const KernelTable& ref = kernel_table_ref();
-  for (const char* type : kMatmulTypes) {
+  for (const char* type : kColumnTypes) {
     const int64_t K = small_k(type);
     RandomMatrix m = random_matrix(type, 16, K, 41);
     if (m.traits->block_size == 1) continue;

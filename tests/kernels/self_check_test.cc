@@ -38,7 +38,7 @@ TEST_CASE("self-check passes here and finds planted faults") {
   AlignedBytes workspace(kSelfCheckBytes);
   SelfCheckResult results[kSelfCheckOps];
   const int n = self_check(*t, workspace.data(), results);
-  REQUIRE(n == 27);
+  REQUIRE(n == 29);
   for (int i = 0; i < n; ++i) {
     INFO(results[i].op << " error " << results[i].max_error << " bound " << results[i].bound);
     CHECK(results[i].ok);

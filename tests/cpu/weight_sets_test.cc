@@ -1,0 +1,103 @@
+// Two sets of weights in one: the full set has the bits of plain packing, the lean one keeps the invariance rule, and
+// a sequence may change from one to the other at any position with its K/V kept.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/kernel_table.h"
+#include "tests/cpu/tiny_model.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kPages = 64, kLength = 70;
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+CpuBackendOptions options_of(const KernelTable* kernels, bool has_lean_set, int n_threads) {
+  CpuBackendOptions options;
+  options.kernels = kernels;
+  options.n_threads = n_threads;
+  options.pack.has_lean_set = has_lean_set;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("the full set has the bits of plain packing, the lean set is another one of half the bytes") {
+  for (const TinyKind kind : {TinyKind::kPlain, TinyKind::kVaried}) {
+    const TinyModel model = make_tiny_model(kind, GgmlType::kQ8_0, 21);
+    const auto tokens = random_tokens(kLength, model.config.vocab_size, 22);
+    for (const KernelTable* kernels : runnable_columns()) {
+      CAPTURE(kernels->isa, static_cast<int>(kind));
+      auto plain = make_backend(model, options_of(kernels, false, 2), kPages);
+      auto nested = make_backend(model, options_of(kernels, true, 2), kPages);
+      CHECK(plain->weight_bytes().lean == 0);
+      const WeightBytes bytes = nested->weight_bytes();
+      CHECK(bytes.full == plain->weight_bytes().full);
+      CHECK(bytes.lean > 0);
+      if (kernels != &kernel_table_ref()) CHECK(static_cast<double>(bytes.lean) < 0.54 * static_cast<double>(bytes.full));
+      PageDealer dealer(model.config, kPages, 23);
+      const TestSequence sequence = dealer.deal(tokens, 16);
+      const auto full = run_chunked(plain.get(), sequence, kLength);
+      CHECK(same_bits(full, run_chunked(nested.get(), sequence, kLength)));
+      const auto lean = run_chunked(nested.get(), sequence, kLength, 0);
+      CHECK_FALSE(same_bits(full, lean));
+      // Another, but of the same model: logits of two models that have nothing to do with each other differ by twice
+      // their own squares.
+      double difference = 0, spread = 0;
+      for (size_t i = 0; i < full.size(); ++i) {
+        REQUIRE(std::isfinite(lean[i]));
+        difference += std::pow(static_cast<double>(full[i] - lean[i]), 2);
+        spread += std::pow(static_cast<double>(full[i]), 2);
+      }
+      CHECK(difference < 0.25 * (2 * spread));
+    }
+  }
+}
+
+TEST_CASE("with either set, and from one to the other, bits depend on neither chunks nor threads") {
+  const TinyModel model = make_tiny_model(TinyKind::kVaried, GgmlType::kQ8_0, 24);
+  const auto tokens = random_tokens(kLength, model.config.vocab_size, 25);
+  for (const KernelTable* kernels : runnable_columns()) {
+    auto backend = make_backend(model, options_of(kernels, true, 1), kPages);
+    auto team = make_backend(model, options_of(kernels, true, 2), kPages);
+    PageDealer dealer(model.config, kPages, 26);
+    const TestSequence sequence = dealer.deal(tokens, 16);
+    const auto full = run_chunked(backend.get(), sequence, kLength);
+    const size_t vocab = static_cast<size_t>(model.config.vocab_size);
+    for (const int n_full : {0, 17, 32, 69}) {
+      CAPTURE(kernels->isa, n_full);
+      const auto whole = run_chunked(backend.get(), sequence, kLength, n_full);
+      CHECK(std::memcmp(whole.data(), full.data(), static_cast<size_t>(n_full) * vocab * sizeof(float)) == 0);
+      CHECK_FALSE(same_bits(whole, full));
+      for (const int chunk : {1, 16}) {
+        CAPTURE(chunk);
+        CHECK(same_bits(whole, run_chunked(backend.get(), sequence, chunk, n_full)));
+      }
+      CHECK(same_bits(whole, run_chunked(team.get(), sequence, 7, n_full)));
+    }
+  }
+}
+
+TEST_CASE("a step of a lean set that is not there is refused") {
+  for (const auto& [type, has_lean_set] : {std::pair{GgmlType::kQ8_0, false}, {GgmlType::kQ4_0, true}, {GgmlType::kF16, true}}) {
+    const TinyModel model = make_tiny_model(TinyKind::kPlain, type, 27);
+    auto backend = make_backend(model, options_of(runnable_columns().back(), has_lean_set, 1), kPages);
+    CHECK(backend->weight_bytes().lean == 0);
+    PageDealer dealer(model.config, kPages, 28);
+    TestSequence sequence = dealer.deal(random_tokens(4, model.config.vocab_size, 29), 16);
+    StepBatch batch;
+    add_item(&batch, &sequence, 4);
+    batch.weights = WeightSet::kLean;
+    const Status status = backend->forward(batch);
+    CHECK(status.code() == StatusCode::kInvalidArgument);
+    CHECK(status.message() == "step: these weights have no lean set");
+    batch.weights = WeightSet::kFull;
+    CHECK(backend->forward(batch).ok());
+  }
+}
+
+}  // namespace tandem
