@@ -38,7 +38,7 @@ namespace tandem {
 constexpr int kNumPriorities = 3;
 
 struct AdmissionLimits {
-  size_t max_queue = 256;  // waiting requests; those requeued after a worker's death don't count
+  size_t max_queue = 192;  // waiting requests; those requeued after a worker's death don't count
   int64_t ageing_us = 5'000'000;  // waiting time that lifts a request by one class
 };
 

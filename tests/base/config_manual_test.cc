@@ -7,6 +7,15 @@
 #include "base/config.h"
 using namespace tandem;
 
+namespace {
+// Waiting and running requests leave room for an arrival to be answered: with a displaced one's place, or with 429.
+bool leaves_connections(const Config& c) {
+  return c.limits_max_queue + c.batch_max_batch_size + 16 <= c.server_max_connections;
+}
+}  // namespace
+
+TEST_CASE("a full queue leaves connections by default") { CHECK(leaves_connections(Config{})); }
+
 TEST_CASE("every shipped profile loads, changes something, and is valid") {
   int n = 0;
   for (const auto& entry : std::filesystem::directory_iterator(TANDEM_SOURCE_DIR "/firmware_config/profiles")) {
@@ -19,6 +28,7 @@ TEST_CASE("every shipped profile loads, changes something, and is valid") {
     INFO(valid.message());
     REQUIRE(valid.ok());
     REQUIRE(config_to_toml(config) != config_to_toml(Config{}));
+    CHECK(leaves_connections(config));
     ++n;
   }
   REQUIRE(n == 6);

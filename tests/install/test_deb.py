@@ -249,7 +249,7 @@ def test_upgrade_while_a_stream_runs(box):
     newer = repacked(DEB, box.debs, "0.1.0+next", change)
     shutil.copy(newer, box.path("root/newer.deb"))
     config = box.path("etc/tandem/tandem.toml")
-    config.write_text(config.read_text().replace("#max_queue = 256", "max_queue = 99"))
+    config.write_text(config.read_text().replace("#max_queue = 192", "max_queue = 99"))
     rows = len(box.run("tandem", "log", "--limit", "10000").stdout.split("\n"))
     knocking = box.start_python(KNOCK, URL, 10)
     stream = box.start_python(STREAM, URL, 400)
