@@ -26,7 +26,9 @@ struct PackedLayer {
 };
 
 struct PackOptions {
-  bool has_lean_set = true;  // Q8_0 matrices are packed nested: the same bits and bytes, half of which are the lean set
+  // Q8_0 matrices, where they are most of the model, are packed nested: the same bits and bytes, half of which are the
+  // lean set.
+  bool has_lean_set = true;
   std::function<void(float)> on_progress;  // on the calling thread, 0..1; or empty
   // Bytes of the model's file once they have been read for the last time; or empty.
   std::function<void(const uint8_t*, size_t)> on_source_read;

@@ -315,12 +315,22 @@ std::string disk(const Doc& d) {
   return out + "</dl>";
 }
 
+// Size and speed of both sets of weights, where there are two.
+std::string weight_sets(const Doc& d) {
+  if (d.number_or_0("model.weight_sets.lean_bytes") <= 0) return "";
+  auto set = [&](const std::string& name) {
+    double ms = d.number_or_0("model.weight_sets." + name + "_step_ms");
+    return bytes(d.number("model.weight_sets." + name + "_bytes")) + (ms > 0 ? fmt::format(", {:.1f} tokens/s alone", 1000 / ms) : "");
+  };
+  return row("8-bit set", set("full")) + row("4-bit set", set("lean"));
+}
+
 std::string about(const Doc& d) {
   std::string hash = d.text("model.sha256"), context = count(d.number("model.context_tokens"));
   return "<dl>" + row("Tandem", or_unknown(d.text("version")) + ", up " + duration(d.number_or_0("uptime_seconds"))) +
          row("Model", or_unknown(d.text("model.name"))) +
          row("Kind", or_unknown(d.text("model.architecture")) + " " + d.text("model.quantization") + ", context " + context) +
-         row("Weights", bytes(d.number("model.weight_bytes"))) +
+         row("Weights", bytes(d.number("model.weight_bytes"))) + weight_sets(d) +
          row("sha256", "<span class=\"mono\">" + (hash.empty() ? std::string("being computed") : hash) + "</span>") +
          row("System", or_unknown(d.text("box.distribution")) + ", " + d.text("box.kernel") + " " + d.text("box.machine")) +
          row("Supervisor", bytes(d.number("box.supervisor_rss_bytes")) + " of memory") + "</dl>";

@@ -199,6 +199,7 @@ Status config_validate(const Config& c) {
                             std::to_string(c.cache_page_size_tokens));
   CHECK_OK(one_of("prefill.placement", c.prefill_placement, {"cpu", "gpu", "auto"}));
   CHECK_OK(validate_gpu(c));
+  CHECK_OK(one_of("weights.lean", c.weights_lean, {"nested", "off"}));
   CHECK_OK(one_of("cpu.activations", c.cpu_activations, {"q8", "f32"}));
   CHECK_OK(one_of("cpu.force_isa", c.cpu_force_isa, {"", "ref", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "neon", "neondot", "neoni8mm"}));
   CHECK_OK(one_of("cache.element_type", c.cache_element_type, {"f16", "q8_0"}));

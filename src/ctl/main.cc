@@ -110,6 +110,12 @@ void add_tokenize(CLI::App* app, TokenizeOptions* o, int* code) {
   verb->callback([=] { *code = verb_tokenize(*o); });
 }
 
+void add_weights(CLI::App* verb, std::string* weights) {
+  verb->add_option("--weights", *weights, "full, or lean: the 4-bit half of Q8_0 weights")
+      ->check(CLI::IsMember({"full", "lean"}))
+      ->capture_default_str();
+}
+
 void add_bench(CLI::App* app, BenchOptions* o, int* code) {
   CLI::App* verb =
       app->add_subcommand("bench", "speed of a model, and its share of what this machine can do");
@@ -134,6 +140,7 @@ void add_bench(CLI::App* app, BenchOptions* o, int* code) {
   verb->add_option("--set", o->settings, "with --roles: section.key=value, as workers.decode_cpus=1")
       ->allow_extra_args(false);
   add_activations(verb, &o->activations);
+  add_weights(verb, &o->weights);
   add_isa(verb, &o->force_isa, &o->threads);
   verb->add_flag("--json", o->json, "machine-readable");
   verb->callback([=] { *code = verb_bench(*o); });
@@ -146,6 +153,7 @@ void add_eval(CLI::App* app, EvalOptions* o, int* code) {
   verb->add_option("--tokens", o->n_tokens, "first so many tokens, BOS included; 0: all")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   add_activations(verb, &o->activations);
+  add_weights(verb, &o->weights);
   add_isa(verb, &o->force_isa, &o->threads);
   verb->add_flag("--json", o->json, "machine-readable");
   verb->callback([=] { *code = verb_eval(*o); });

@@ -15,6 +15,7 @@ int verb_bench(const BenchOptions& options) {
                                         "--chunk",       std::to_string(options.chunk),
                                         "--threads",     std::to_string(options.threads),
                                         "--activations", options.activations,
+                                        "--weights",     options.weights,
                                         "--force-isa",   options.force_isa};
   if (options.json) arguments.push_back("--json");
   return run_worker_tool("bench", {options.model, {}}, arguments);

@@ -13,6 +13,7 @@ int verb_eval(const EvalOptions& options) {
   std::vector<std::string> arguments = {"--tokens",      std::to_string(options.n_tokens),
                                         "--threads",     std::to_string(options.threads),
                                         "--activations", options.activations,
+                                        "--weights",     options.weights,
                                         "--force-isa",   options.force_isa};
   if (options.json) arguments.push_back("--json");
   return run_worker_tool("eval", {options.model, std::move(text).value()}, arguments);

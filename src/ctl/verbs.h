@@ -80,7 +80,7 @@ struct TokenizeOptions {
 int verb_tokenize(const TokenizeOptions& options);
 
 struct BenchOptions {
-  std::string model, batches = "1", force_isa, activations = "q8";
+  std::string model, batches = "1", force_isa, activations = "q8", weights = "full";
   std::string roles;                  // not empty: whole servers of these workers, see bench_roles.h
   std::vector<std::string> settings;  // section.key=value for those servers
   int prompt = 512, gen = 128, repeat = 3, chunk = 256, threads = 0;
@@ -89,7 +89,7 @@ struct BenchOptions {
 int verb_bench(const BenchOptions& options);
 
 struct EvalOptions {
-  std::string model, text_file, force_isa, activations = "q8";
+  std::string model, text_file, force_isa, activations = "q8", weights = "full";
   int64_t n_tokens = 0;  // 0: all
   int threads = 0;
   bool json = false;

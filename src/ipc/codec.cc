@@ -40,7 +40,7 @@ auto fields_of(M& m) {
 template <Is<Detokenize> M>
 auto fields_of(M& m) { return std::tie(m.id, m.ids); }
 template <Is<ChoiceState> M>
-auto fields_of(M& m) { return std::tie(m.choice, m.generated, m.bytes_released); }
+auto fields_of(M& m) { return std::tie(m.choice, m.generated, m.bytes_released, m.weight_borders); }
 template <Is<Submit> M>
 auto fields_of(M& m) {
   return std::tie(m.id, m.prompt, m.choices, m.sampling, m.stop, m.max_tokens, m.prompt_logprobs,
@@ -52,7 +52,7 @@ template <Is<LentPage> M>
 auto fields_of(M& m) { return std::tie(m.page, m.serial); }
 template <Is<Loan> M>
 auto fields_of(M& m) {
-  return std::tie(m.source, m.generation, m.first_block, m.n_tokens, m.is_whole, m.groups);
+  return std::tie(m.source, m.generation, m.first_block, m.n_tokens, m.is_whole, m.weight_borders, m.groups);
 }
 template <Is<Lend> M>
 auto fields_of(M& m) { return std::tie(m.id, m.loan, m.tokens); }
@@ -70,6 +70,8 @@ template <Is<Cancel> M>
 auto fields_of(M& m) { return std::tie(m.id, m.reason); }
 template <Is<SetLogLevel> M>
 auto fields_of(M& m) { return std::tie(m.level); }
+template <Is<SetWeights> M>
+auto fields_of(M& m) { return std::tie(m.is_lean); }
 template <Is<Shutdown> M>
 auto fields_of(M&) { return std::tie(); }
 template <Is<Hello> M>
@@ -88,7 +90,7 @@ auto fields_of(M& m) {
   return std::tie(m.name, m.architecture, m.quantization, m.device, m.isa, m.n_parameters, m.file_bytes,
                   m.context_tokens, m.vocab_size, m.n_layers, m.device_layers, m.device_name, m.prompt_fixed_us, m.prompt_token_ns, m.has_chat_template, m.chat_template_error,
                   m.pool_tokens, m.kv_bytes_per_token, m.kv_pool_bytes, m.swap_pool_bytes, m.weight_bytes, m.max_batch_size,
-                  m.memory);
+                  m.memory, m.full_set_bytes, m.lean_set_bytes, m.full_step_ms, m.lean_step_ms, m.no_lean_reason);
 }
 template <Is<Ready> M>
 auto fields_of(M& m) { return std::tie(m.model); }
@@ -102,12 +104,12 @@ template <Is<PromptLogprobs> M>
 auto fields_of(M& m) { return std::tie(m.id, m.first_index, m.entries); }
 template <Is<TokenEvent> M>
 auto fields_of(M& m) {
-  return std::tie(m.id, m.choice, m.index, m.token, m.text, m.n_released, m.logprob, m.finish, m.error);
+  return std::tie(m.id, m.choice, m.index, m.token, m.text, m.n_released, m.logprob, m.finish, m.error, m.is_lean);
 }
 template <Is<TokenEvents> M>
 auto fields_of(M& m) { return std::tie(m.events); }
 template <Is<PromptProgress> M>
-auto fields_of(M& m) { return std::tie(m.id, m.n_done, m.n_total, m.n_cached); }
+auto fields_of(M& m) { return std::tie(m.id, m.n_done, m.n_total, m.n_cached, m.weight_borders); }
 template <Is<Heartbeat> M>
 auto fields_of(M& m) {
   return std::tie(m.engine_turns, m.steps, m.prompt_tokens, m.generated_tokens, m.preemptions, m.swaps, m.n_running,

@@ -13,7 +13,7 @@
 
 namespace tandem::ipc {
 
-constexpr uint32_t kProtocolVersion = 5;
+constexpr uint32_t kProtocolVersion = 6;
 
 // What a worker does: all of it; prompts only, lending their K/V; or the rest, taking the K/V over.
 enum class Role : uint8_t { kBoth, kPrefill, kDecode };
@@ -25,6 +25,11 @@ inline std::optional<Role> parse_role(std::string_view text) {
   }
   return std::nullopt;
 }
+
+// Which set of a model's weights computed which positions of a sequence: ascending positions at which it changes,
+// beginning with the full set. {} is all full, {0} all lean, {7, 9} lean at positions 7 and 8.
+using WeightBorders = std::vector<uint32_t>;
+inline bool is_lean_at_end(const WeightBorders& borders) { return borders.size() % 2 == 1; }
 
 enum class Priority : uint8_t { kHigh, kNormal, kLow };
 enum class FinishReason : uint8_t {
@@ -87,6 +92,7 @@ struct Loan {
   uint64_t generation = 0;  // of the lender
   uint32_t first_block = 0, n_tokens = 0;
   bool is_whole = false;
+  WeightBorders weight_borders{};  // of positions [0, n_tokens)
   std::vector<std::vector<LentPage>> groups;
 };
 // To a decode worker, ahead of Submit: pages to copy while there is time. `tokens`: of the loan's blocks.
@@ -124,6 +130,7 @@ struct ChoiceState {
   uint32_t choice = 0;
   std::vector<int32_t> generated;
   uint64_t bytes_released = 0;
+  WeightBorders weight_borders{};  // with tokens: of all positions but the last; they are computed again with these
 };
 struct Submit {
   uint64_t id = 0;
@@ -145,6 +152,10 @@ struct Cancel {
 };
 struct SetLogLevel {
   std::string level;
+};
+// New positions are computed with this set from the next step on. Only to workers that have a lean set.
+struct SetWeights {
+  bool is_lean = false;
 };
 struct Shutdown {};  // finish nothing more, flush, exit 0
 
@@ -190,6 +201,11 @@ struct ModelInfo {
   int64_t weight_bytes = 0;
   int32_t max_batch_size = 0;
   MemoryPlan memory;
+  // What a step reads of each set, and the time of a step of one token where both were measured. The lean set serves
+  // if no_lean_reason is empty.
+  int64_t full_set_bytes = 0, lean_set_bytes = 0;
+  double full_step_ms = 0, lean_step_ms = 0;
+  std::string no_lean_reason{};
 };
 struct Ready {
   ModelInfo model;
@@ -232,6 +248,7 @@ struct TokenEvent {
   std::optional<LogprobEntry> logprob;
   FinishReason finish = FinishReason::kNone;
   std::string error;                // with kFailed
+  bool is_lean = false;             // the lean set computed the position that this comes from
 };
 struct TokenEvents {
   std::vector<TokenEvent> events;
@@ -240,6 +257,7 @@ struct TokenEvents {
 struct PromptProgress {
   uint64_t id = 0;
   uint32_t n_done = 0, n_total = 0, n_cached = 0;
+  WeightBorders weight_borders{};  // of positions [0, n_done)
 };
 // Every 250 ms from the I/O thread, with the engine thread's own signs of life.
 struct Heartbeat {  // counters since the worker's start, but for gauges
@@ -278,7 +296,7 @@ struct Returned {
 };
 
 using ToWorker = std::variant<Configure, Prepare, Detokenize, Submit, Cancel, SetLogLevel, Shutdown, PoolGrant, Lend,
-                              Release>;
+                              Release, SetWeights>;
 using FromWorker = std::variant<Hello, Progress, Fatal, Ready, PrepareReply, DetokenizeReply, PromptLogprobs,
                                 TokenEvents, PromptProgress, Heartbeat, WeightsCacheDone, PoolRequest, Lent,
                                 ImportDone, Returned>;

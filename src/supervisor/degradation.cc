@@ -13,6 +13,7 @@ namespace {
 
 using State = SensorReading::State;
 
+constexpr const char* kNoLeanSet = "there is no lean weight set that a worker has told of";
 constexpr const char* kInstalled = "/etc/tandem/degrade_ladder.toml";
 constexpr const char kEmbedded[] =
 #include "degrade_ladder_toml.inc"
@@ -48,11 +49,17 @@ Result<Ladder> load_ladder(const Config& config) {
 
 Degradation::Degradation(Ladder ladder, Metrics* metrics)
     : metrics_(metrics), load_(ladder.scales), policy_(std::move(ladder)) {
-  if (policy_.skip_reason(RungKind::kWeights4bit).empty()) {
-    policy_.skip(RungKind::kWeights4bit, "there is no lean weight set");
-    log_info("rung skipped", {{"rung", "weights-4bit"}, {"reason", policy_.skip_reason(RungKind::kWeights4bit)}});
-  }
+  has_lean_rung_ = policy_.skip_reason(RungKind::kWeights4bit).empty();
+  if (has_lean_rung_) policy_.skip(RungKind::kWeights4bit, kNoLeanSet);
   export_metrics();
+}
+
+// The workers tell when they are ready; what they told last holds while they are not.
+void Degradation::note_lean_set(const std::string& reason) {
+  if (!has_lean_rung_ || reason == policy_.skip_reason(RungKind::kWeights4bit)) return;
+  policy_.skip(RungKind::kWeights4bit, reason);
+  if (reason.empty()) log_info("rung serves", {{"rung", "weights-4bit"}});
+  else log_info("rung skipped", {{"rung", "weights-4bit"}, {"reason", reason}});
 }
 
 LoadSample Degradation::measure(const Inputs& in, int64_t now_us) {

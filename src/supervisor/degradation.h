@@ -53,6 +53,8 @@ class Degradation {
     HostReadings host;
   };
   void note_token_gap(double gap_s) { gap_sum_s_ += gap_s, ++n_gaps_; }
+  // Why no worker has a lean set of weights that serves; "": one has.
+  void note_lean_set(const std::string& no_lean_reason);
   bool is_due(int64_t now_us) const { return now_us >= next_us_; }
   void turn(const Inputs& inputs, int64_t now_us);
 
@@ -74,6 +76,7 @@ class Degradation {
   BatchLimit batch_limit_;
   std::array<std::string, kNumLoadCauses> notes_;
   std::array<std::string, kNumRungs> whys_;
+  bool has_lean_rung_ = false;  // the ladder has it
   double gap_sum_s_ = 0;
   int64_t n_gaps_ = 0, next_us_ = 0, last_us_ = 0;
   std::optional<double> last_throttles_, last_faults_;

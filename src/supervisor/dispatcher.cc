@@ -132,7 +132,7 @@ void Dispatcher::degrade(Request* r) const {
   if (policy.is_active(RungKind::kLogprobs) && wants_logprobs) {
     r->in.sampling.n_top_logprobs = -1;
     r->in.prompt_logprobs = false;
-    r->degraded.push_back(rung_name(RungKind::kLogprobs));
+    mark_degraded(r, rung_name(RungKind::kLogprobs));
   }
   int64_t cap = policy.max_tokens();
   if (cap > 0 && r->in.priority == ipc::Priority::kLow && r->max_tokens > cap) {
@@ -215,6 +215,7 @@ void Dispatcher::turn() {
       calls_.clear();
     }
   }
+  order_weights();
   dispatch_calls();
   dispatch_requests();
   for (ipc::Priority p : {ipc::Priority::kHigh, ipc::Priority::kNormal, ipc::Priority::kLow})
@@ -226,6 +227,19 @@ void Dispatcher::turn() {
 int64_t Dispatcher::next_wakeup_us() const {
   int64_t at = requests_.empty() ? INT64_MAX : next_check_us_;
   return std::min(at, queue_.next_deadline_us().value_or(INT64_MAX));
+}
+
+// The rung weights-4bit, to each worker that has a lean set, before anything is dispatched to it.
+void Dispatcher::order_weights() {
+  bool is_wanted = degradation_->policy().is_active(RungKind::kWeights4bit);
+  for (Lane& lane : lanes_) {
+    if (!is_ready(*lane.link) || !lane.link->model() || !lane.link->model()->no_lean_reason.empty()) continue;
+    if (lane.weights_generation != lane.link->generation()) {  // a new life begins with the full set
+      lane.weights_generation = lane.link->generation();
+      lane.is_lean = false;
+    }
+    if (lane.is_lean != is_wanted && lane.link->send(ipc::SetWeights{is_wanted})) lane.is_lean = is_wanted;
+  }
 }
 
 // The least busy worker, those that decode last: tokenizing takes a core for a moment.
@@ -439,6 +453,7 @@ void Dispatcher::on_prompt_progress(Lane* lane, const ipc::PromptProgress& progr
   Request* r = find_by_wire(progress.id);
   if (r == nullptr) return;
   lane->link->note_progress();
+  if (Status status = apply_prompt_progress(r, progress); !status.ok()) return lane->link->protocol_fault(status.message());
   quarantine_.on_progress(r->id, progress.n_done > r->n_prompt_done);
   r->n_prompt_done = std::max(r->n_prompt_done, progress.n_done);
   if (r->n_dispatches == 1)
@@ -498,9 +513,7 @@ void Dispatcher::observe(Request* r, const TokenEffect& effect) {
 // False: the reader is too slow, the request has ended.
 bool Dispatcher::deliver(Request* r, StreamEvent event) {
   r->is_reply_begun = true;
-  if (event.kind == StreamEvent::Kind::kChoiceEnd && event.reason == "degraded" &&
-      std::find(r->degraded.begin(), r->degraded.end(), rung_name(RungKind::kTokens)) == r->degraded.end())
-    r->degraded.push_back(rung_name(RungKind::kTokens));
+  if (event.kind == StreamEvent::Kind::kChoiceEnd && event.reason == "degraded") mark_degraded(r, rung_name(RungKind::kTokens));
   event.degraded = r->degraded;
   if (r->buffer->push(std::move(event))) return true;
   log_warn("slow reader cut", {{"request_id", r->in.id}, {"reason", "backlog"}});

@@ -89,12 +89,15 @@ class Dispatcher {
     DispatchGate gate;         // of requests that are decoded there, or will be
     size_t n_prompts = 0;      // requests at a prefill worker
     size_t n_calls = 0;
+    uint64_t weights_generation = 0;  // life of the worker that was told
+    bool is_lean = false;             // to compute with the lean set
   };
   struct Route {
     int prefiller = -1, decoder = -1;
   };
   std::optional<api::ApiError> shed(const api::GenerateRequest& request);
   void degrade(Request* request) const;
+  void order_weights();
   void dispatch_calls();
   int lane_for_call() const;
   void dispatch_requests();

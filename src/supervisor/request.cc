@@ -1,6 +1,7 @@
 #include "supervisor/request.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "base/clock.h"
@@ -11,6 +12,8 @@ using api::StreamEvent;
 using ipc::FinishReason;
 
 namespace {
+
+constexpr const char* kLeanRung = "weights-4bit";
 
 double ms_between(int64_t from_us, int64_t to_us) {
   return from_us == 0 || to_us <= from_us ? 0 : static_cast<double>(to_us - from_us) / 1000;
@@ -25,6 +28,17 @@ std::vector<ipc::LogprobEntry> release_logprobs(Choice* choice, uint32_t n_relea
     ++choice->n_shown;
   }
   return released;
+}
+
+// For the log: the set that computed the request's positions; "" where none did.
+std::string weights_of(const Request& r) {
+  if (r.n_prompt_done == 0 && r.completion_tokens() == 0) return "";
+  bool is_mixed = r.prompt_borders.size() > 1 || (r.prompt_borders.size() == 1 && r.prompt_borders[0] > 0);
+  bool is_lean = ipc::is_lean_at_end(r.prompt_borders);
+  for (const Choice& choice : r.choices) {
+    if (!choice.generated.empty() || !choice.weight_borders.empty()) is_mixed = is_mixed || choice.weight_borders != r.prompt_borders;
+  }
+  return is_mixed ? "full,4-bit" : is_lean ? "4-bit" : "full";
 }
 
 // Why a choice stopped early, for `tandem.reason`: "" for max_tokens itself.
@@ -50,6 +64,16 @@ Status check_event(const Request& request, const ipc::TokenEvent& event) {
     return invalid_argument("token with index " + std::to_string(event.index) + " where " +
                             std::to_string(choice.generated.size()) + " comes next");
   return ok_status();
+}
+
+// Token i of a choice (or the end token that takes its place) is drawn from the position before its own; that of the
+// first is the prompt's last.
+void note_set(const Request& request, Choice* choice, const ipc::TokenEvent& event) {
+  if (choice->generated.empty()) {
+    choice->weight_borders = request.prompt_borders;
+  } else if (event.is_lean != ipc::is_lean_at_end(choice->weight_borders)) {
+    choice->weight_borders.push_back(static_cast<uint32_t>(request.in.prompt.size() + choice->generated.size()) - 1);
+  }
 }
 
 void take_token(Request* request, Choice* choice, ipc::TokenEvent* event, int64_t now_us,
@@ -84,6 +108,8 @@ Result<TokenEffect> apply_token_event(Request* request, ipc::TokenEvent event, i
   Choice& choice = request->choices[event.choice];
   TokenEffect effect;
   request->last_event_us = now_us;
+  if (event.is_lean) mark_degraded(request, kLeanRung);
+  if (event.is_lean || event.token >= 0) note_set(*request, &choice, event);
   if (event.token >= 0) take_token(request, &choice, &event, now_us, &effect);
   bool is_normal = event.finish == FinishReason::kNone || event.finish == FinishReason::kStop ||
                    event.finish == FinishReason::kLength || event.finish == FinishReason::kDeadline;
@@ -114,6 +140,22 @@ Result<TokenEffect> apply_token_event(Request* request, ipc::TokenEvent event, i
   return effect;
 }
 
+Status apply_prompt_progress(Request* request, ipc::PromptProgress progress) {
+  const ipc::WeightBorders& borders = progress.weight_borders;
+  bool ascends = std::adjacent_find(borders.begin(), borders.end(), std::greater_equal<>()) == borders.end();
+  if (!ascends || (!borders.empty() && borders.back() >= progress.n_done))
+    return invalid_argument("borders of weight sets that do not ascend below " + std::to_string(progress.n_done));
+  if (!borders.empty()) mark_degraded(request, kLeanRung);
+  // Once there are tokens the prompt is computed as it was; before, it may begin anew with another set.
+  if (request->completion_tokens() == 0) request->prompt_borders = std::move(progress.weight_borders);
+  return ok_status();
+}
+
+void mark_degraded(Request* request, const char* rung) {
+  std::vector<std::string>& names = request->degraded;
+  if (std::find(names.begin(), names.end(), rung) == names.end()) names.push_back(rung);
+}
+
 Result<std::vector<ipc::LogprobEntry>> apply_prompt_logprobs(Request* request,
                                                              ipc::PromptLogprobs message) {
   uint32_t known = request->n_prompt_logprobs;
@@ -137,7 +179,7 @@ ipc::Submit make_submit(const Request& request) {
   for (size_t i = 0; i < request.choices.size(); ++i) {
     const Choice& choice = request.choices[i];
     if (choice.finish != FinishReason::kNone) continue;
-    submit.choices.push_back({static_cast<uint32_t>(i), choice.generated, choice.bytes_released});
+    submit.choices.push_back({static_cast<uint32_t>(i), choice.generated, choice.bytes_released, choice.weight_borders});
   }
   submit.sampling = request.in.sampling;
   submit.stop = request.in.stop;
@@ -194,6 +236,7 @@ ipc::RequestRecord make_record(const Request& r, const std::string& outcome,
   record.ttft_ms = timing.ttft_ms;
   record.status = outcome;
   for (const std::string& rung : r.degraded) record.degradation += (record.degradation.empty() ? "" : ",") + rung;
+  record.weights = weights_of(r);
   FinishReason finish = r.choices[0].finish;
   if (error == nullptr) record.finish_reason = finish == FinishReason::kStop ? "stop" : "length";
   bool is_sent_as_200 = error == nullptr || (r.in.is_stream && r.is_reply_begun);

@@ -21,6 +21,7 @@ namespace tandem {
 
 struct Choice {
   std::vector<int32_t> generated;               // tokens drawn so far, all workers together
+  ipc::WeightBorders weight_borders;            // of the positions its tokens were drawn from, and all before
   uint64_t bytes_released = 0;                  // bytes of text handed to the client
   std::deque<ipc::LogprobEntry> held_logprobs;  // of tokens from n_shown on: not yet released
   uint32_t n_shown = 0;                         // tokens whose log-probabilities were released
@@ -37,6 +38,7 @@ struct Request {
   std::vector<Choice> choices;
   uint32_t n_prompt_logprobs = 0;  // entries handed to the client
   uint32_t n_prompt_done = 0;      // furthest prompt position ever reached
+  ipc::WeightBorders prompt_borders;  // of the prompt's positions
   uint32_t n_cached = 0;           // prefix-cache hit of the first dispatch
   int n_dispatches = 0;
   int64_t waited_us = 0;           // in the queue, up to the latest dispatch
@@ -76,6 +78,8 @@ struct TokenEffect {
 // kInvalidArgument: the event contradicts what is known (a token out of order, an unknown choice):
 // the worker is wrong, nothing was changed.
 Result<TokenEffect> apply_token_event(Request* request, ipc::TokenEvent event, int64_t now_us);
+// Notes which sets computed the prompt. kInvalidArgument as above.
+Status apply_prompt_progress(Request* request, ipc::PromptProgress progress);
 // New entries of the prompt's log-probabilities, those known already left out.
 Result<std::vector<ipc::LogprobEntry>> apply_prompt_logprobs(Request* request,
                                                              ipc::PromptLogprobs message);
@@ -87,6 +91,8 @@ api::StreamTiming timing_of(const Request& request, int64_t now_us);
 ipc::RequestRecord make_record(const Request& request, const std::string& outcome,
                                const api::ApiError* error, const std::string& model,
                                int64_t now_us);
+// Adds a rung's name to those that touched the request, once.
+void mark_degraded(Request* request, const char* rung);
 const char* priority_name(ipc::Priority priority);
 // "stop", "length", "deadline": how the choices ended, taken together.
 std::string normal_outcome(const Request& request);

@@ -26,6 +26,13 @@ void write_model(JsonWriter& out, const StatusView& view) {
     field(out, "parameters", m.n_parameters);
     field(out, "file_bytes", m.file_bytes);
     field(out, "weight_bytes", m.weight_bytes);
+    out.key("weight_sets").begin_object();
+    field(out, "full_bytes", m.full_set_bytes);
+    field(out, "lean_bytes", m.lean_set_bytes);
+    out.key("full_step_ms").number(m.full_step_ms);
+    out.key("lean_step_ms").number(m.lean_step_ms);
+    field(out, "no_lean_reason", m.no_lean_reason);
+    out.end_object();
     field(out, "context_tokens", m.context_tokens);
     field(out, "vocab_size", m.vocab_size);
     field(out, "layers", m.n_layers);

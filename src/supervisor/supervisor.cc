@@ -196,6 +196,13 @@ StatusView Supervisor::view() const {
 }
 
 void Supervisor::turn_degradation(int64_t now) {
+  const std::string* no_lean_reason = nullptr;
+  for (const auto& keeper : fleet_.keepers()) {  // those that generate text; one with a lean set will do
+    if (keeper->role() == ipc::Role::kPrefill || !keeper->model()) continue;
+    no_lean_reason = &keeper->model()->no_lean_reason;
+    if (no_lean_reason->empty()) break;
+  }
+  if (no_lean_reason != nullptr) degradation_.note_lean_set(*no_lean_reason);
   if (!degradation_.is_due(now)) return;
   Degradation::Inputs in;
   in.queue_wait_s = dispatcher_.oldest_wait_s();

@@ -260,7 +260,10 @@ void WorkerKeeper::handle_weights_cache(const ipc::WeightsCacheDone& done) {
     forced_end_ = WorkerEnd{"internal", done.damage, false};
     return process_->kill_now();
   }
-  if (done.is_whole) whole_stamp_ = weights_cache_.stamp;
+  if (done.is_whole) {
+    whole_stamp_ = weights_cache_.stamp;
+    log_info("packed weights are whole", {{"file", weights_cache_.name}});
+  }
   if (!done.is_stored) return weights_cache_.fresh.reset();
   if (Status status = publish_weights_cache(&weights_cache_); !status.ok()) {
     log_warn("repacked weights are not stored", {{"reason", status.message()}});

@@ -81,6 +81,7 @@ CpuBackendOptions serving_options(const Config& settings, const CpuInfo& cpu, co
   options.float_activations = settings.cpu_activations == "f32";
   options.page_size = static_cast<int>(settings.cache_page_size_tokens);
   options.kv_type = settings.cache_element_type == "q8_0" ? KvType::kQ8_0 : KvType::kF16;
+  options.pack.has_lean_set = settings.weights_lean != "off";
   if (!settings.cpu_deterministic && !options.float_activations) {
     if (const auto library = DenseLibrary::open(); library.ok()) options.pack.library = *library;
   }
@@ -110,6 +111,7 @@ Status load_backend(const ModelConfig& config, const Config& settings, const Hos
     return {backend.status().code(), model->file->name() + ": " + backend.status().message()};
   }
   model->backend = std::move(backend).value();
+  model->n_threads = options.n_threads;
   const int64_t ms = (monotonic_us() - begin_us) / 1000;
   if (model->pack_cache->is_hit()) {
     log_info("weights mapped from the cache", {{"ms", ms}, {"huge_pages", model->pack_cache->is_huge()}});

@@ -33,6 +33,7 @@ struct LoadedModel {
   std::unique_ptr<HostPool> host_pool;          // where the backend's pages are, or null; outlives both below
   std::unique_ptr<LentPools> lent_pools;        // of a decode worker, else null
   std::unique_ptr<Backend> backend;             // its pages are reserved, not touched
+  int n_threads = 0;                            // of the backend on the processor
   GpuMemory gpu_memory;                         // of the device, where the backend is there
   std::vector<int64_t> front_page_bytes;        // per KV group: of the layers that the processor computes for a device; or empty
   EngineOptions engine_options;

@@ -1,6 +1,7 @@
 #include "worker/request_streams.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "worker/prepare.h"
@@ -43,6 +44,7 @@ ipc::Loan ipc_loan(EngineLoan in, uint64_t generation) {
   ipc::Loan out;
   out.generation = generation;
   out.first_block = in.first_block, out.n_tokens = in.n_tokens, out.is_whole = in.is_whole;
+  out.weight_borders = std::move(in.weight_borders);
   for (const auto& pages : in.groups) {
     auto& lent = out.groups.emplace_back();
     for (const RemotePage& p : pages) lent.push_back({p.page, p.serial});
@@ -84,6 +86,7 @@ EngineLoan engine_loan(uint64_t id, const ipc::Loan& in) {
   EngineLoan out;
   out.id = id, out.source = in.source, out.generation = in.generation;
   out.first_block = in.first_block, out.n_tokens = in.n_tokens, out.is_whole = in.is_whole;
+  out.weight_borders = in.weight_borders;
   for (const auto& lent : in.groups) {
     auto& pages = out.groups.emplace_back();
     for (const ipc::LentPage& p : lent) pages.push_back({p.page, p.serial});
@@ -102,6 +105,8 @@ std::string RequestStreams::check(const ipc::Submit& submit) const {
     if (!seen.insert(c.choice).second) return "choice " + std::to_string(c.choice) + " is named twice";
     if (std::string error = check_ids(c.generated, tokenizer_->n_tokens()); !error.empty())
       return "generated tokens: " + error;
+    if (std::adjacent_find(c.weight_borders.begin(), c.weight_borders.end(), std::greater_equal<>()) != c.weight_borders.end())
+      return "the borders of weight sets must ascend";
   }
   return "";
 }
@@ -136,7 +141,7 @@ std::optional<EngineRequest> RequestStreams::begin(ipc::Submit submit, Output* o
       continue;
     }
     request.choices.emplace(c.choice, std::move(stream));
-    rest.push_back({c.choice, std::move(c.generated)});
+    rest.push_back({c.choice, std::move(c.generated), std::move(c.weight_borders)});
   }
   if (!events.events.empty()) output->messages.emplace_back(std::move(events));
   if (rest.empty()) return std::nullopt;
@@ -156,7 +161,7 @@ void RequestStreams::translate(EngineEvents events, Output* output) {
       for (const SampleResult& r : p.logprobs) message.entries.push_back(entry(r.chosen, r.top));
       output->messages.emplace_back(std::move(message));
     }
-    output->messages.emplace_back(ipc::PromptProgress{p.id, p.n_done, p.n_total, p.n_cached});
+    output->messages.emplace_back(ipc::PromptProgress{p.id, p.n_done, p.n_total, p.n_cached, std::move(p.weight_borders)});
   }
   ipc::TokenEvents out;
   for (const EngineToken& token : events.tokens) add_token(token, &out, &output->ended);
@@ -185,6 +190,7 @@ void RequestStreams::add_token(const EngineToken& token, ipc::TokenEvents* out, 
   event.token = token.token;
   event.finish = finish_reason(token.end, it->second.cancel_reason);
   event.error = token.error;
+  event.is_lean = token.weights == WeightSet::kLean;
   bool is_stopped = token.token >= 0 && stream.push(token.token);
   bool shows_rest = event.finish == FinishReason::kStop || event.finish == FinishReason::kLength ||
                     event.finish == FinishReason::kDeadline;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 
 #include "cpu/cpu_backend.h"
@@ -56,6 +57,8 @@ Result<ToolModel> load_tool_model(const ToolContext& context) {
   if (activations != "q8" && activations != "f32") {
     return invalid_argument("--activations must be q8 or f32, got \"" + activations + "\"");
   }
+  const std::string set = args.text("--weights", "full");
+  if (set != "full" && set != "lean") return invalid_argument("--weights must be full or lean, got \"" + set + "\"");
   model.n_threads = threads > 0 ? static_cast<int>(threads) : context.cpu.n_usable_cores;
   CHECK_ASSIGN(model.file, open_tool_model(args));
   CHECK_ASSIGN(const ModelConfig config, read_model_config(*model.file));
@@ -69,6 +72,14 @@ Result<ToolModel> load_tool_model(const ToolContext& context) {
   options.page_size = model.page_size;
   options.pack.on_progress = show_progress;
   CHECK_ASSIGN(model.backend, create_cpu_backend(config, weights, options));
+  const WeightBytes bytes = model.backend->weight_bytes();
+  if (set == "lean") {
+    if (bytes.lean == 0) return invalid_argument("--weights lean: there is no lean weight set, only Q8_0 weights have one");
+    model.set = WeightSet::kLean;
+    const double share = static_cast<double>(bytes.lean) / static_cast<double>(bytes.full);  // of what a step reads
+    model.weights.layer_bytes = std::llround(share * static_cast<double>(model.weights.layer_bytes));
+    model.weights.output_bytes = std::llround(share * static_cast<double>(model.weights.output_bytes));
+  }
   model.file->release_pages();
   return model;
 }
@@ -76,6 +87,7 @@ Result<ToolModel> load_tool_model(const ToolContext& context) {
 Result<StepRunner> StepRunner::create(ToolModel* model, int n_sequences, int max_tokens) {
   StepRunner runner;
   runner.backend_ = model->backend.get();
+  runner.set_ = model->set;
   runner.n_groups_ = static_cast<int>(runner.backend_->page_bytes().size());
   runner.pages_per_sequence_ = (max_tokens + model->page_size - 1) / model->page_size;
   const int64_t n_pages = int64_t{n_sequences} * runner.pages_per_sequence_;
@@ -95,10 +107,15 @@ std::vector<const PageId*> StepRunner::tables_of(int sequence) const {
   return std::vector<const PageId*>(static_cast<size_t>(n_groups_), table);
 }
 
+void StepRunner::begin_step(std::span<const int32_t> tokens) {
+  batch_.clear();
+  batch_.weights = set_;
+  batch_.tokens.assign(tokens.begin(), tokens.end());
+}
+
 Status StepRunner::feed(int sequence, int first_pos, std::span<const int32_t> tokens,
                         bool all_logits) {
-  batch_.clear();
-  batch_.tokens.assign(tokens.begin(), tokens.end());
+  begin_step(tokens);
   const int n = static_cast<int>(tokens.size());
   batch_.items.push_back({first_pos, 0, n, tables_of(sequence), false});
   for (int i = all_logits ? 0 : n - 1; i < n; ++i) batch_.logit_rows.push_back(i);
@@ -106,8 +123,7 @@ Status StepRunner::feed(int sequence, int first_pos, std::span<const int32_t> to
 }
 
 Status StepRunner::decode(int pos, std::span<const int32_t> tokens) {
-  batch_.clear();
-  batch_.tokens.assign(tokens.begin(), tokens.end());
+  begin_step(tokens);
   for (int i = 0; i < static_cast<int>(tokens.size()); ++i) {
     batch_.items.push_back({pos, i, 1, tables_of(i), true});
     batch_.logit_rows.push_back(i);

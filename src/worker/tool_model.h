@@ -29,8 +29,9 @@ struct ToolModel {
   WeightTotals weights;
   int n_threads = 1;
   int page_size = 16;
+  WeightSet set = WeightSet::kFull;  // of all steps
 };
-// Loads and packs; progress on stderr. Options: --threads, --force-isa, --activations.
+// Loads and packs; progress on stderr. Options: --threads, --force-isa, --activations, --weights.
 Result<ToolModel> load_tool_model(const ToolContext& context);
 
 // Sequences with pages of their own. Confined to one thread.
@@ -46,8 +47,10 @@ class StepRunner {
 
  private:
   std::vector<const PageId*> tables_of(int sequence) const;
+  void begin_step(std::span<const int32_t> tokens);
   Backend* backend_ = nullptr;
   int n_groups_ = 0;
+  WeightSet set_ = WeightSet::kFull;
   int pages_per_sequence_ = 0;
   std::vector<PageId> pages_;  // [n_sequences][pages_per_sequence], the same in every group
   StepBatch batch_;

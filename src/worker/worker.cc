@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -26,6 +27,7 @@
 #include "worker/sandbox.h"
 #include "worker/text_thread.h"
 #include "worker/warmup.h"
+#include "worker/weight_speed.h"
 
 namespace tandem {
 namespace {
@@ -59,6 +61,7 @@ class Worker {
   Status grow_pool(int64_t bytes);
   Status start_engine();
   Status warm_prompts(const std::function<EngineEvents()>& take_events);
+  Status look_at_sets(const std::function<EngineEvents()>& take_events);
 
   // Service, on the I/O thread.
   int serve();
@@ -67,6 +70,7 @@ class Worker {
   void handle(ipc::Submit message);
   void handle(const ipc::Cancel& message);
   std::optional<int> handle(ipc::Lend message);
+  std::optional<int> handle(const ipc::SetWeights& message);
   std::optional<int> handle_letters();
   void handle_loaded();
   void touch_pool();
@@ -258,6 +262,7 @@ Status Worker::start_engine() {
     return all;
   };
   CHECK_OK(run_canary(engine_.get(), *model_, take_events));
+  CHECK_OK(look_at_sets(take_events));
   if (options_.role != ipc::Role::kDecode) CHECK_OK(warm_prompts(take_events));
   model_->info.pool_tokens = engine_->max_tokens_per_sequence();
   if (configuration_->measures_prompts) {
@@ -276,6 +281,26 @@ Status Worker::warm_prompts(const std::function<EngineEvents()>& take_events) {
                warm_up(engine_.get(), prompts, model_->text(), model_->info.context_tokens, take_events,
                        [this](const std::string& phase, float fraction) { mailbox_.post_message(ipc::Progress{phase, fraction}); }));
   log_info("system prompts are prefilled", {{"prompts", result.n_prompts}, {"pinned_tokens", result.n_pinned_tokens}});
+  return ok_status();
+}
+
+// Measured once a model and machine: it is stored with the packed weights. A worker of another number of threads measures
+// for itself, as two that store in turn would write the file at every start.
+Status Worker::look_at_sets(const std::function<EngineEvents()>& take_events) {
+  ipc::ModelInfo& info = model_->info;
+  const WeightBytes bytes = model_->backend->weight_bytes();
+  info.full_set_bytes = bytes.full, info.lean_set_bytes = bytes.lean;
+  SetSpeeds speeds = model_->pack_cache->speeds();
+  if (bytes.lean > 0 && (speeds.full_ms <= 0 || speeds.n_threads != static_cast<uint32_t>(model_->n_threads))) {
+    mailbox_.post_message(ipc::Progress{"measuring weight sets", 0});
+    const bool is_first = speeds.full_ms <= 0;
+    CHECK_ASSIGN(speeds, measure_sets(engine_.get(), *model_, take_events));
+    if (is_first) model_->pack_cache->set_speeds(info.isa, speeds);
+    log_info("weight sets measured", {{"full_ms", speeds.full_ms}, {"lean_ms", speeds.lean_ms},
+                                      {"full_bytes", bytes.full}, {"lean_bytes", bytes.lean}});
+  }
+  if (bytes.lean > 0) info.full_step_ms = speeds.full_ms, info.lean_step_ms = speeds.lean_ms;
+  info.no_lean_reason = no_lean_reason(config_, *model_, speeds);
   return ok_status();
 }
 
@@ -333,6 +358,7 @@ std::optional<int> Worker::handle_frame(const std::string& frame) {
   if (auto* m = std::get_if<ipc::Submit>(&message)) handle(std::move(*m));
   else if (auto* m = std::get_if<ipc::Cancel>(&message)) handle(*m);
   else if (auto* m = std::get_if<ipc::Release>(&message)) engine_->release(m->id);
+  else if (auto* m = std::get_if<ipc::SetWeights>(&message)) return handle(*m);
   else if (auto* m = std::get_if<ipc::Lend>(&message)) return handle(std::move(*m));
   else if (auto* m = std::get_if<ipc::Prepare>(&message)) text_thread_->add(std::move(*m));
   else if (auto* m = std::get_if<ipc::Detokenize>(&message)) text_thread_->add(std::move(*m));
@@ -358,6 +384,13 @@ void Worker::handle(ipc::Submit message) {
     streams_->translate(std::move(events), &failed);
     emit(std::move(failed));
   }
+}
+
+std::optional<int> Worker::handle(const ipc::SetWeights& message) {
+  Status status = engine_->set_weights(message.is_lean ? WeightSet::kLean : WeightSet::kFull);
+  if (!status.ok()) return fail(kExitBug, "told to compute with the lean set: " + status.message());
+  log_info("weights switched", {{"set", message.is_lean ? "lean" : "full"}});
+  return std::nullopt;
 }
 
 void Worker::handle(const ipc::Cancel& message) {

@@ -22,7 +22,8 @@ T take_or_exit(Result<T> result) {
 
 }  // namespace
 
-std::unique_ptr<Backend> open_bench_backend(const char* path, int n_threads, bool float_activations, int n_pages) {
+std::unique_ptr<Backend> open_bench_backend(const char* path, int n_threads, bool float_activations, int n_pages,
+                                            bool has_lean_set) {
   std::vector<GgufFile> files;
   files.push_back({UniqueFd(::open(path, O_RDONLY | O_CLOEXEC)), path});
   const auto file = take_or_exit(GgufModel::open(std::move(files)));
@@ -34,6 +35,7 @@ std::unique_ptr<Backend> open_bench_backend(const char* path, int n_threads, boo
   options.n_threads = n_threads > 0 ? n_threads : cpu.n_usable_cores;
   options.float_activations = float_activations;
   options.page_size = kBenchPageSize;
+  options.pack.has_lean_set = has_lean_set;
   auto backend = take_or_exit(create_cpu_backend(config, weights, options));
   const Status status = backend->reserve_pages(std::vector<int>(config.kv_groups.size(), n_pages));
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str()), std::exit(1);

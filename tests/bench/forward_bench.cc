@@ -1,5 +1,6 @@
 // Speed of whole forward passes: prefill of N tokens in chunks, decode of a batch of B.
-//   forward_bench MODEL.gguf [threads] [f32]
+//   forward_bench MODEL.gguf [threads [f32|int8 [part of a scene's name [sets]]]]
+// `sets`: instead, both weight sets of a Q8_0 model and its plain packing, in turn; ratios to plain.
 // Wall time is the figure that counts; process CPU time (of all threads, spinning included) tells what a
 // busy machine took away. Medians over repetitions.
 #include <algorithm>
@@ -22,6 +23,7 @@ constexpr int kPages = 4096;
 // Runs steps of `batch` sequences, `n_tokens` each per step, from position `first_pos` on; n_steps of them.
 struct Load {
   int batch, n_tokens, first_pos, n_steps;
+  WeightSet weights = WeightSet::kFull;
 };
 
 void run(Backend* backend, const Load& load) {
@@ -35,6 +37,7 @@ void run(Backend* backend, const Load& load) {
   greedy.temperature = 0;
   for (int s = 0; s < load.n_steps; ++s) {
     step.clear();
+    step.weights = load.weights;
     for (int b = 0; b < load.batch; ++b) {
       StepItem item;
       item.first_pos = load.first_pos + s * load.n_tokens;
@@ -72,6 +75,36 @@ void measure(Backend* backend, const char* name, const Load& load, int repeats) 
   std::fflush(stdout);
 }
 
+double seconds_of(Backend* backend, const Load& load) {
+  const int64_t begin = monotonic_us();
+  run(backend, load);
+  return 1e-6 * static_cast<double>(monotonic_us() - begin);
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Plain, full and lean in turn, so that whatever disturbs the machine disturbs all three.
+void compare_sets(Backend* plain, Backend* nested, const char* name, Load load) {
+  constexpr int kTurns = 7;
+  const double n = static_cast<double>(load.batch) * load.n_tokens * load.n_steps;
+  std::vector<double> seconds[3], full_ratio, lean_ratio;
+  for (int i = 0; i <= kTurns; ++i) {
+    load.weights = WeightSet::kFull;
+    const double p = seconds_of(plain, load), f = seconds_of(nested, load);
+    load.weights = WeightSet::kLean;
+    const double l = seconds_of(nested, load);
+    if (i == 0) continue;  // warm up
+    seconds[0].push_back(p), seconds[1].push_back(f), seconds[2].push_back(l);
+    full_ratio.push_back(p / f), lean_ratio.push_back(f / l);
+  }
+  std::printf("%-28s plain %8.1f  full %8.1f  lean %8.1f tokens/s   full/plain %.3f  lean/full %.3f\n", name, n / median(seconds[0]),
+              n / median(seconds[1]), n / median(seconds[2]), median(full_ratio), median(lean_ratio));
+  std::fflush(stdout);
+}
+
 struct Scene {
   const char* name;
   Load load;
@@ -89,12 +122,26 @@ const Scene kScenes[] = {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: forward_bench MODEL.gguf [threads [f32|int8 [part of a scene's name]]]\n");
+    std::fprintf(stderr, "usage: forward_bench MODEL.gguf [threads [f32|int8 [part of a scene's name [sets]]]]\n");
     return 2;
   }
   const int n_threads = argc > 2 ? std::atoi(argv[2]) : 0;
   const bool is_float = argc > 3 && std::strcmp(argv[3], "f32") == 0;
   const auto backend = open_bench_backend(argv[1], n_threads, is_float, kPages);
+  if (argc > 5 && std::strcmp(argv[5], "sets") == 0) {
+    const WeightBytes bytes = backend->weight_bytes();
+    if (bytes.lean == 0) return std::fprintf(stderr, "%s has no Q8_0 weights\n", argv[1]), 2;
+    const auto plain = open_bench_backend(argv[1], n_threads, is_float, kPages, false);
+    std::printf("bytes of a step: plain %lld, full %lld, lean %lld\n", static_cast<long long>(plain->weight_bytes().full),
+                static_cast<long long>(bytes.full), static_cast<long long>(bytes.lean));
+    for (const Scene& scene : kScenes) {
+      if (std::strstr(scene.name, argv[4]) == nullptr) continue;
+      Load load = scene.load;
+      load.n_steps = std::max(1, load.n_steps / 8);
+      compare_sets(plain.get(), backend.get(), scene.name, load);
+    }
+    return 0;
+  }
   for (const Scene& scene : kScenes) {
     if (argc > 4 && std::strstr(scene.name, argv[4]) == nullptr) continue;
     measure(backend.get(), scene.name, scene.load, scene.repeats);

@@ -235,6 +235,10 @@ TEST_CASE("tensor types are named: unknown ones, known ones that are not served,
   CHECK_THAT(
       error_of(small().tensor({"x", {256}, 999, std::string(66, 'x'), -1, -1}).bytes()).message(),
       Contains("unknown id 999"));
+  // A packed form of our own is no type of files.
+  CHECK_THAT(
+      error_of(small().tensor({"x", {256}, 0x10000, std::string(272, 'x'), -1, -1}).bytes()).message(),
+      Contains("unknown id 65536"));
   CHECK_THAT(
       error_of(small().tensor({"x", {48}, 8, std::string(66, 'x'), -1, -1}).bytes()).message(),
       Contains("dimension 0 must be a multiple of 32 for type Q8_0, found 48"));

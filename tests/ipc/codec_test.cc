@@ -34,9 +34,9 @@ M round_trip(const M& message) {
 
 const std::string kBytes("a\0\xff z", 5);
 
-Loan full_loan() { return {1, 2, 3, 4, true, {{{5, 6}, {-1, 0}}, {{7, 8}}}}; }
+Loan full_loan() { return {1, 2, 3, 4, true, {21, 22}, {{{5, 6}, {-1, 0}}, {{7, 8}}}}; }
 bool is_full_loan(const Loan& l) {
-  return l.source == 1 && l.generation == 2 && l.first_block == 3 && l.n_tokens == 4 && l.is_whole &&
+  return l.source == 1 && l.generation == 2 && l.first_block == 3 && l.n_tokens == 4 && l.is_whole && l.weight_borders == WeightBorders{21, 22} &&
          l.groups.size() == 2 && l.groups[0].size() == 2 && l.groups[0][1].page == -1 &&
          l.groups[1][0].page == 7 && l.groups[1][0].serial == 8;
 }
@@ -45,7 +45,7 @@ Submit full_submit() {
   Submit s;
   s.id = 77;
   s.prompt = {1, -2, 3};
-  s.choices = {{0, {}, 0}, {2, {5, 6}, 9}};
+  s.choices = {{0, {}, 0}, {2, {5, 6}, 9, {3, 4}}};
   s.sampling = {0.5f, 0.25f, 0.125f, 40, 1.5f, 0.75f, -0.5f, 1ull << 63, {{7, -100.0f}, {8, 2.0f}}, true, 20};
   s.stop = {"\n\n", kBytes};
   s.max_tokens = 12;
@@ -60,7 +60,7 @@ Submit full_submit() {
 
 TokenEvents full_events() {
   TokenEvent a{1, 2, 3, 4, kBytes, 5, LogprobEntry{{4, -0.5f, "x"}, {{9, -1.0f, "y"}, {10, -2.0f, kBytes}}},
-               FinishReason::kFailed, "why"};
+               FinishReason::kFailed, "why", true};
   TokenEvent b;
   return {{a, b}};
 }
@@ -100,6 +100,7 @@ TEST_CASE("messages to the worker keep every field") {
   CHECK(s.stop == std::vector<std::string>{"\n\n", kBytes});
   CHECK((s.n_prompt_logprobs_known == 2 && s.priority == Priority::kLow && s.deadline_us == -5));
   CHECK(s.waited_us == 6);
+  CHECK((s.choices[0].weight_borders.empty() && s.choices[1].weight_borders == WeightBorders{3, 4}));
 
   REQUIRE(s.loan.has_value());
   CHECK(is_full_loan(*s.loan));
@@ -108,6 +109,7 @@ TEST_CASE("messages to the worker keep every field") {
   CHECK((x.id == 6 && x.reason == FinishReason::kDeadline));
   CHECK(round_trip(SetLogLevel{"debug"}).level == "debug");
   round_trip(Shutdown{});
+  CHECK(round_trip(SetWeights{true}).is_lean);
   PoolGrant g = round_trip(PoolGrant{5, "no"});
   CHECK((g.bytes == 5 && g.error == "no"));
   Lend lend = round_trip(Lend{3, full_loan(), {9, 8}});
@@ -127,7 +129,7 @@ TEST_CASE("messages from the worker keep every field") {
   CHECK((done.is_stored && done.is_whole && done.damage == "torn"));
 
   ModelInfo m{"n", "llama", "Q4_1", "cpu", "avx2", 1, 2, 3, 4, 5, 3, "card", 17, 18, true, "bad", 6, 7, 8, 80, 9, 10,
-              {11, 12, 13, 14, 15, 16, true}};
+              {11, 12, 13, 14, 15, 16, true}, 19, 20, 1.5, 0.5, "no lean"};
   m = round_trip(Ready{m}).model;
   CHECK((m.name == "n" && m.architecture == "llama" && m.quantization == "Q4_1" && m.device == "cpu"));
   CHECK((m.isa == "avx2" && m.n_parameters == 1 && m.file_bytes == 2 && m.context_tokens == 3));
@@ -137,6 +139,8 @@ TEST_CASE("messages from the worker keep every field") {
   CHECK((m.memory.weights_bytes == 11 && m.memory.kv_pool_bytes == 12 && m.memory.scratch_bytes == 13));
   CHECK((m.memory.process_bytes == 14 && m.memory.other_bytes == 15 && m.memory.budget_bytes == 16));
   CHECK(m.memory.is_configured);
+  CHECK((m.full_set_bytes == 19 && m.lean_set_bytes == 20 && m.full_step_ms == 1.5 && m.lean_step_ms == 0.5));
+  CHECK(m.no_lean_reason == "no lean");
 
   PrepareReply p = round_trip(PrepareReply{1, true, "e", "c", {4, 5}, kBytes});
   CHECK((p.id == 1 && p.ok && p.error == "e" && p.error_code == "c" && p.prompt_text == kBytes));
@@ -154,10 +158,10 @@ TEST_CASE("messages from the worker keep every field") {
   CHECK((a.id == 1 && a.choice == 2 && a.index == 3 && a.token == 4 && a.text == kBytes && a.n_released == 5));
   CHECK((a.finish == FinishReason::kFailed && a.error == "why" && a.logprob.has_value()));
   CHECK((a.logprob->top.size() == 2 && a.logprob->top[1].bytes == kBytes && a.logprob->chosen.logprob == -0.5f));
-  CHECK((e.events[1].token == -1 && !e.events[1].logprob.has_value()));
+  CHECK((e.events[1].token == -1 && !e.events[1].logprob.has_value() && a.is_lean && !e.events[1].is_lean));
 
-  PromptProgress q = round_trip(PromptProgress{1, 2, 3, 4});
-  CHECK((q.id == 1 && q.n_done == 2 && q.n_total == 3 && q.n_cached == 4));
+  PromptProgress q = round_trip(PromptProgress{1, 2, 3, 4, {5}});
+  CHECK((q.id == 1 && q.n_done == 2 && q.n_total == 3 && q.n_cached == 4 && q.weight_borders == WeightBorders{5}));
   Heartbeat b = round_trip(Heartbeat{1, 2, 3, 4, 5, 50, 6, 7, 8, 9, 10, 100, 60, 0.5, 0.25, 0.125, 11, 12, 13, 14, 15, 1.5, 16});
   CHECK((b.engine_turns == 1 && b.steps == 2 && b.prompt_tokens == 3 && b.generated_tokens == 4));
   CHECK((b.preemptions == 5 && b.n_running == 6 && b.n_waiting == 7 && b.pages_used == 8 && b.pages_free == 9));
@@ -194,7 +198,7 @@ TEST_CASE("the decoder names what is wrong") {
   Result<ToWorker> unknown = decode_to_worker(bytes_of(std::string(1, '\x63')));
   REQUIRE_FALSE(unknown.ok());
   CHECK(unknown.status().code() == StatusCode::kDataLoss);
-  CHECK(unknown.status().message().find("kind 99 is unknown, allowed 0 to 9") != std::string::npos);
+  CHECK(unknown.status().message().find("kind 99 is unknown, allowed 0 to 10") != std::string::npos);
 
   std::string configure = encode(ToWorker(Configure{}));
   configure.back() = 3;  // one past the last Role

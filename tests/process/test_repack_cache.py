@@ -7,6 +7,7 @@ import pytest
 from conftest import GEMMA3, SMOLLM2, Appliance
 
 HIT, MISS, STORED = "weights mapped from the cache", "weights repacked", "repacked weights stored"
+WHOLE = "packed weights are whole"  # the check behind the service is done
 ASK = {"prompt": "The four seasons are", "temperature": 0, "max_tokens": 24}
 POOL = "cache.kv_pool_bytes=268435456"  # a small one is touched sooner
 
@@ -18,8 +19,8 @@ def wait_for(a, text, n=1, timeout=60):
         time.sleep(0.02)
 
 
-def start(state, model, expect, stores=True, settings=()):
-    """One life of an appliance that must say `expect` at its start; its greedy text."""
+def start(state, model, expect, stores=True, settings=(), until=None):
+    """One life of an appliance that must say `expect` at its start, and `until` before its end; its greedy text."""
     a = Appliance(state, model=model, settings=[POOL, *settings])
     try:
         wait_for(a, expect)
@@ -27,6 +28,8 @@ def start(state, model, expect, stores=True, settings=()):
         text = a.client().completions.create(model=a.model_name, **ASK).choices[0].text
         if stores and expect == MISS:
             wait_for(a, STORED)
+        if until:
+            wait_for(a, until)
     finally:
         assert a.stop() == 0
     return text
@@ -129,7 +132,7 @@ def mark_of(state):
 
 def test_after_an_orderly_stop_the_check_comes_behind_the_service(first, tmp_path):
     state = copy_of(first, tmp_path)
-    assert start(state, SMOLLM2, HIT) == first[1]  # a copied file has another stamp: checked first
+    assert start(state, SMOLLM2, HIT, until=WHOLE) == first[1]  # a copied file has another stamp
     assert os.path.exists(mark_of(state))
     path = cache_file(state)
     times = os.stat(path)

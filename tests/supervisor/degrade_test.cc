@@ -188,6 +188,65 @@ TEST_CASE("rung batch: fewer at the worker, who waited for it is told, and all p
   for (const Reply& r : run(8)) CHECK(r.degraded.empty());
 }
 
+TEST_CASE("rung weights-4bit: the worker goes over to the lean set and back, each reply says whether it was touched") {
+  DegradeBox box("step_us=2000 lean=1");
+  auto mine = [] { return ask({1, 2, 3}); };
+  Reply full = box.run(mine());
+  CHECK(full.degraded.empty());
+  CHECK(box.rows()[0].weights == "full");
+  Reply half;
+  std::thread client([&] { half = box.run(mine()); });
+  REQUIRE(wait_until([&] { return box.metric(Metric::kRequestsRunning) == 1; }));
+  usleep(30'000);
+  REQUIRE(box.pin("weights-4bit", true).ok());
+  client.join();
+  CHECK(half.error_code == "");
+  CHECK(half.completion_tokens == 60);
+  CHECK(half.degraded == std::set<std::string>{"weights-4bit"});
+  CHECK(box.rows()[0].weights == "full,4-bit");
+  CHECK(box.rows()[0].degradation == "weights-4bit");
+  size_t n_same = 0;
+  while (n_same < half.texts[0].size() && half.texts[0][n_same] == full.texts[0][n_same]) ++n_same;
+  CHECK(n_same > 0);
+  CHECK(n_same < half.texts[0].size());
+  Reply lean = box.run(mine());
+  CHECK(lean.degraded == std::set<std::string>{"weights-4bit"});
+  CHECK(lean.texts[0] != full.texts[0]);
+  CHECK(box.rows()[0].weights == "4-bit");
+  CHECK(box.run(mine()).same_as(lean));
+  REQUIRE(box.pin("weights-4bit", false).ok());
+  REQUIRE(wait_until([&] { return !box.is_active("weights-4bit"); }));
+  CHECK(box.run(mine()).same_as(full));
+  CHECK(box.rows()[0].degradation == "");
+  CHECK(box.metric(Metric::kRequestsDegraded, {"weights-4bit"}) == 3);
+}
+
+// The fake worker ends itself when it is to replay a token that the named set would not have given.
+TEST_CASE("rung weights-4bit: a worker's death keeps the sets that computed what is known, the new worker is told the rung") {
+  DegradeBox box("step_us=2000 lean=1");
+  auto mine = [] { auto r = ask({1, 2, 3}, 200); r.n_choices = 2; return r; };
+  Reply full = box.run(mine()), reply;
+  std::thread client([&] { reply = box.run(mine()); });
+  REQUIRE(wait_until([&] { return box.metric(Metric::kRequestsRunning) == 1; }));
+  for (bool is_lean : {true, false, true}) {
+    usleep(40'000);
+    REQUIRE(box.pin("weights-4bit", is_lean).ok());
+    usleep(20'000);
+    REQUIRE(box.strike());
+    REQUIRE(wait_until([&] { return box.is_ready() || box.is_active("weights-4bit"); }));
+  }
+  client.join();
+  CHECK(reply.error_code == "");
+  CHECK(reply.completion_tokens == 400);
+  CHECK(reply.degraded == std::set<std::string>{"weights-4bit"});
+  CHECK(box.rows()[0].weights == "full,4-bit");
+  CHECK(box.rows()[0].n_dispatches >= 3);
+  CHECK(box.metric(Metric::kQuarantined) == 0);
+  Reply lean = box.run(mine());
+  CHECK(box.rows()[0].weights == "4-bit");
+  CHECK(lean.texts[0] != full.texts[0]);
+}
+
 TEST_CASE("rungs that are unknown, not on the ladder or without effect cannot be pinned") {
   DegradeBox box;
   CHECK(box.pin("nonsense", true).error().code == "invalid_value");

@@ -45,7 +45,7 @@ enum Accident : int32_t {
 
 struct Script {
   int64_t context = 4096, pool = 4096, batch = 4, chunk = 64, step_us = 500, load_ms = 0,
-          refuse = 0, silent_load = 0, abort_with_cache = 0;
+          refuse = 0, silent_load = 0, abort_with_cache = 0, lean = 0;
 };
 
 Script read_script(int fd) {
@@ -58,7 +58,8 @@ Script read_script(int fd) {
                                           {"batch", &s.batch},     {"chunk", &s.chunk},
                                           {"step_us", &s.step_us}, {"load_ms", &s.load_ms},
                                           {"refuse", &s.refuse},   {"silent_load", &s.silent_load},
-                                          {"abort_with_cache", &s.abort_with_cache}};
+                                          {"abort_with_cache", &s.abort_with_cache},
+                                          {"lean", &s.lean}};
   for (std::string word; in >> word;) {
     size_t eq = word.find('=');
     auto key = keys.find(word.substr(0, eq));
@@ -84,13 +85,25 @@ struct Run {
     std::vector<int32_t> generated;
     uint64_t bytes_released = 0;
     bool is_done = false;
+    ipc::WeightBorders borders;
   };
   ipc::Submit in;
   std::vector<One> choices;
   uint64_t prompt_hash = 0;
   uint32_t n_done = 0;
   size_t n_total = 0;
+  ipc::WeightBorders prompt_borders;
+  int32_t token(uint32_t choice, size_t n, bool is_lean) const {
+    return static_cast<int32_t>(
+        mix(prompt_hash ^ mix(in.sampling.seed + choice * 7919 + n * 104729 + (is_lean ? 15485863 : 0))) % 1000);
+  }
 };
+
+bool is_lean_at(const ipc::WeightBorders& borders, size_t position) {
+  size_t n = 0;
+  for (uint32_t border : borders) n += border <= position;
+  return n % 2 == 1;
+}
 
 class FakeWorker {
  public:
@@ -125,6 +138,7 @@ class FakeWorker {
   ipc::Heartbeat beat_;
   int64_t next_beat_us_ = 0;
   bool is_stopping_ = false;
+  bool is_lean_ = false;  // the set of weights wanted: tokens depend on it
 };
 
 int FakeWorker::load() {
@@ -147,6 +161,7 @@ int FakeWorker::load() {
   ready.model.pool_tokens = script_.pool;
   ready.model.vocab_size = 1'000'000, ready.model.has_chat_template = true;
   ready.model.max_batch_size = static_cast<int32_t>(script_.batch);
+  if (!script_.lean) ready.model.no_lean_reason = "there is no lean weight set in the script";
   send(ready);
   return 0;
 }
@@ -187,6 +202,10 @@ void FakeWorker::handle(ipc::ToWorker message) {
   }
   if (auto* s = std::get_if<ipc::Submit>(&message)) submit(std::move(*s));
   if (auto* c = std::get_if<ipc::Cancel>(&message)) runs_.erase(c->id);
+  if (auto* w = std::get_if<ipc::SetWeights>(&message)) {
+    if (!script_.lean) std::abort();
+    is_lean_ = w->is_lean;
+  }
   if (std::holds_alternative<ipc::Shutdown>(message)) is_stopping_ = true;
 }
 
@@ -212,11 +231,18 @@ void FakeWorker::submit(ipc::Submit s) {
   run.n_total = s.prompt.size();
   for (int32_t t : s.prompt) run.prompt_hash = mix(run.prompt_hash + static_cast<uint64_t>(t));
   for (const ipc::ChoiceState& c : s.choices) {
-    run.choices.push_back({c.choice, c.generated, c.bytes_released, false});
+    run.choices.push_back({c.choice, c.generated, c.bytes_released, false, c.weight_borders});
     run.n_total += c.generated.size();
   }
   uint64_t id = s.id;
   run.in = std::move(s);
+  for (const Run::One& c : run.choices) {
+    if (!c.generated.empty()) run.prompt_borders = c.borders;
+    for (size_t i = 0; i < c.generated.size(); ++i) {  // replayed with the sets they were drawn with
+      if (c.generated[i] != run.token(c.choice, i, is_lean_at(c.borders, run.in.prompt.size() + i - 1))) std::abort();
+    }
+  }
+  while (!run.prompt_borders.empty() && run.prompt_borders.back() >= run.in.prompt.size()) run.prompt_borders.pop_back();
   runs_[id] = std::move(run);
 }
 
@@ -224,6 +250,9 @@ void FakeWorker::prefill(Run* run) {
   if (has(*run, kAbortInPrefill)) std::abort();
   if (has(*run, kSegfaultInPrefill)) raise(SIGSEGV);
   if (has(*run, kHangInPrefill)) pause();
+  bool is_new = true;  // a prompt is computed again as it was
+  for (const Run::One& c : run->choices) is_new = is_new && c.generated.empty();
+  if (is_new && is_lean_ != ipc::is_lean_at_end(run->prompt_borders)) run->prompt_borders.push_back(run->n_done);
   run->n_done = static_cast<uint32_t>(
       std::min<size_t>(run->n_total, run->n_done + static_cast<size_t>(script_.chunk)));
   beat_.prompt_tokens += static_cast<uint64_t>(script_.chunk);
@@ -234,7 +263,7 @@ void FakeWorker::prefill(Run* run) {
           {{run->in.prompt[i], -static_cast<float>(i), word_of(run->in.prompt[i])}, {}});
     send(out);
   }
-  send(ipc::PromptProgress{run->in.id, run->n_done, static_cast<uint32_t>(run->n_total), 0});
+  send(ipc::PromptProgress{run->in.id, run->n_done, static_cast<uint32_t>(run->n_total), 0, run->prompt_borders});
 }
 
 // Text of the last (size mod 3) tokens is held back, as a stop string or half a character would be.
@@ -260,8 +289,10 @@ void FakeWorker::decode(Run* run, std::vector<ipc::TokenEvent>* events) {
       continue;
     }
     if (run->in.max_tokens > 0) {
-      e.token = static_cast<int32_t>(
-          mix(run->prompt_hash ^ mix(run->in.sampling.seed + c.choice * 7919 + n * 104729)) % 1000);
+      if (n == 0) c.borders = run->prompt_borders;
+      e.is_lean = n == 0 ? ipc::is_lean_at_end(c.borders) : is_lean_;
+      if (e.is_lean != ipc::is_lean_at_end(c.borders)) c.borders.push_back(static_cast<uint32_t>(run->in.prompt.size() + n - 1));
+      e.token = run->token(c.choice, n, e.is_lean);
       c.generated.push_back(e.token);
       if (run->in.sampling.n_top_logprobs >= 0)
         e.logprob =
