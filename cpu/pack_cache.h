@@ -30,7 +30,6 @@ struct PackedPlace {
   size_t offset = 0, size = 0;
 };
 
-// A file mapped read-only and shared; the packed bytes start at `data`.
 // Milliseconds of a step of one token with either set of weights, as measured on this machine with so many threads; 0:
 // never measured.
 struct SetSpeeds {
@@ -39,6 +38,7 @@ struct SetSpeeds {
   bool operator==(const SetSpeeds&) const = default;
 };
 
+// A file mapped read-only and shared; the packed bytes start at `data`.
 struct MappedWeights {
   Arena bytes;
   const uint8_t* data = nullptr;

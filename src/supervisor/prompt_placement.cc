@@ -78,7 +78,7 @@ bool PromptPlacement::wants_measurement(const std::string& stamp) const {
   return std::none_of(lines.begin(), lines.end(), [&](const Line& l) { return l.stamp == digest; });
 }
 
-void PromptPlacement::turn(std::span<WorkerLink* const> links, const std::string& stamp) {
+void PromptPlacement::turn(std::span<WorkerLink* const> links, const std::function<std::string()>& stamp) {
   if (!is_on() || range_) return;
   const WorkerLink *prefill = nullptr, *decode = nullptr;
   for (const WorkerLink* link : links) {
@@ -88,7 +88,7 @@ void PromptPlacement::turn(std::span<WorkerLink* const> links, const std::string
   }
   if (prefill == nullptr || decode == nullptr) return;
   const ipc::ModelInfo &processor = *prefill->model(), &device = *decode->model();
-  const std::string stamp_digest = sha256_of_text(stamp), key = key_of(processor, device);
+  const std::string stamp_digest = sha256_of_text(stamp()), key = key_of(processor, device);
   const char* source = "kept";
   for (const Line& line : read_lines(path_)) {
     if (line.stamp == stamp_digest && line.key == key) range_ = line.range;

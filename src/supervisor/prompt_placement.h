@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,8 +34,9 @@ class PromptPlacement {
   bool is_on() const { return !path_.empty(); }
   // Nothing is kept for a model of this stamp (model_stamp()): workers that start are to measure.
   bool wants_measurement(const std::string& stamp) const;
-  // Decides as soon as a prefill worker and a decode worker on a device are ready.
-  void turn(std::span<WorkerLink* const> links, const std::string& stamp);
+  // Decides as soon as a prefill worker and a decode worker on a device are ready; only then asks for the model's stamp,
+  // which looks at its files.
+  void turn(std::span<WorkerLink* const> links, const std::function<std::string()>& stamp);
   const std::optional<PromptRange>& range() const { return range_; }  // none: not decided
   bool is_for_device(size_t n_tokens) const { return range_ && range_->contains(static_cast<int64_t>(n_tokens)); }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "admission/degrade_ladder.h"
 #include "base/clock.h"
 
 namespace tandem {
@@ -12,8 +13,6 @@ using api::StreamEvent;
 using ipc::FinishReason;
 
 namespace {
-
-constexpr const char* kLeanRung = "weights-4bit";
 
 double ms_between(int64_t from_us, int64_t to_us) {
   return from_us == 0 || to_us <= from_us ? 0 : static_cast<double>(to_us - from_us) / 1000;
@@ -108,7 +107,7 @@ Result<TokenEffect> apply_token_event(Request* request, ipc::TokenEvent event, i
   Choice& choice = request->choices[event.choice];
   TokenEffect effect;
   request->last_event_us = now_us;
-  if (event.is_lean) mark_degraded(request, kLeanRung);
+  if (event.is_lean) mark_degraded(request, rung_name(RungKind::kWeights4bit));
   if (event.is_lean || event.token >= 0) note_set(*request, &choice, event);
   if (event.token >= 0) take_token(request, &choice, &event, now_us, &effect);
   bool is_normal = event.finish == FinishReason::kNone || event.finish == FinishReason::kStop ||
@@ -145,7 +144,7 @@ Status apply_prompt_progress(Request* request, ipc::PromptProgress progress) {
   bool ascends = std::adjacent_find(borders.begin(), borders.end(), std::greater_equal<>()) == borders.end();
   if (!ascends || (!borders.empty() && borders.back() >= progress.n_done))
     return invalid_argument("borders of weight sets that do not ascend below " + std::to_string(progress.n_done));
-  if (!borders.empty()) mark_degraded(request, kLeanRung);
+  if (!borders.empty()) mark_degraded(request, rung_name(RungKind::kWeights4bit));
   // Once there are tokens the prompt is computed as it was; before, it may begin anew with another set.
   if (request->completion_tokens() == 0) request->prompt_borders = std::move(progress.weight_borders);
   return ok_status();

@@ -43,10 +43,10 @@ struct Request {
   int n_dispatches = 0;
   int64_t waited_us = 0;           // in the queue, up to the latest dispatch
   bool is_recalled = false;        // waits because a higher class took its place at the worker
-  // Where it is, as indices of workers; -1: nowhere. One of both roles holds it as `decoder`. A prefill worker
-  // holds it until the decoder has copied its pages; before is_handed_over the decoder's place is only kept.
   // Whether the decode worker's device computes the prompt (prompt_placement.h): as at the first dispatch ever after.
   bool is_device_prompt = false;
+  // Where it is, as indices of workers; -1: nowhere. One of both roles holds it as `decoder`. A prefill worker
+  // holds it until the decoder has copied its pages; before is_handed_over the decoder's place is only kept.
   int prefiller = -1, decoder = -1;
   bool is_handed_over = false;
   int n_bad_loans = 0;  // handovers in a row that the decoder could not use

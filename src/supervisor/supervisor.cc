@@ -70,7 +70,7 @@ void Supervisor::run(LoopHooks hooks) {
   while (!fleet_.is_stopped()) {
     int64_t now = clock_.now_us();
     fleet_.turn();
-    if (placement_.is_on() && !placement_.range()) placement_.turn(fleet_.links(), model_stamp(fleet_.spokesman().model_path()));
+    placement_.turn(fleet_.links(), [this] { return model_stamp(fleet_.spokesman().model_path()); });
     dispatcher_.turn();
     turn_drain(now);
     turn_degradation(now);

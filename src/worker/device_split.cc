@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "worker/memory_plan.h"
+
 namespace tandem {
 namespace {
-
-std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1048576.0); }
 
 // K/V that the device's layers are to have room for.
 int64_t wanted_kv_bytes(const DeviceSplitInput& in, const std::vector<int64_t>& page_bytes, const std::vector<int64_t>& whole_page_bytes) {

@@ -19,9 +19,9 @@ int64_t budget_bytes(const Config& settings, const HostFacts& host) {
   return configured > 0 ? std::min(configured, host.memory_bytes) : host.memory_bytes;
 }
 
-std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1048576.0); }
-
 }  // namespace
+
+std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1048576.0); }
 
 Result<KvBudget> plan_pool(const ModelConfig& config, const Config& settings, const HostFacts& host, int context_tokens,
                            const std::vector<int64_t>& page_bytes, double device_share) {

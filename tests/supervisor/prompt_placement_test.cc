@@ -1,11 +1,9 @@
 // Which prompts go to the device, and that it stays so.
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <fstream>
 
 #include "supervisor/prompt_placement.h"
+#include "tests/temp_folder.h"
 
 namespace tandem {
 namespace {
@@ -39,17 +37,8 @@ struct Pair {
   }
   void turn(PromptPlacement* p, const std::string& stamp = "model 1") {
     WorkerLink* links[] = {&prefill, &decode};
-    p->turn(links, stamp);
+    p->turn(links, [&] { return stamp; });
   }
-};
-
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/tandem_placement_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
 };
 
 bool is(const PromptRange& r, int64_t from, int64_t to) { return r.from == from && r.to == to; }
@@ -70,7 +59,7 @@ TEST_CASE("the device gets the lengths for which its line is the lower one") {
 }
 
 TEST_CASE("it is measured once, kept, and the same after every start") {
-  Folder folder;
+  testing::TempFolder folder;
   Pair pair;
   {
     PromptPlacement p(folder.path);
@@ -97,7 +86,7 @@ TEST_CASE("it is measured once, kept, and the same after every start") {
 }
 
 TEST_CASE("what was measured on other places is measured anew, by the next start") {
-  Folder folder;
+  testing::TempFolder folder;
   Pair pair;
   PromptPlacement first(folder.path);
   pair.turn(&first);
@@ -116,7 +105,7 @@ TEST_CASE("what was measured on other places is measured anew, by the next start
 }
 
 TEST_CASE("a damaged file, none that can be written, and a device that is given up") {
-  Folder folder;
+  testing::TempFolder folder;
   std::ofstream(folder.path + "/prompt_placement") << "nonsense\n" << std::string(5000, 'x') << "\n0 1 2\n";
   Pair pair;
   PromptPlacement p(folder.path);
