@@ -66,7 +66,7 @@ class Sim {
     if (shape_.decode.is_on_device) {
       std::vector<WorkerLink*> links;
       for (auto& w : workers_) links.push_back(w.get());
-      placement_.turn(links, "model");
+      placement_.turn(links, [] { return std::string("model"); });
       if (!placement_.is_for_device(20) || placement_.is_for_device(21)) return "prompts of other lengths than 1 to 20 go to the device";
     }
     for (int step = 0; step < n_steps; ++step) {
