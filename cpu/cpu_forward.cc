@@ -37,7 +37,7 @@ CpuForward::CpuForward(const ModelConfig& config, const PackedModel& model, cons
                        KvPools* kv, OmpTeam* team, bool float_activations)
     : config_(config), model_(model), kernels_(kernels), kv_(kv), team_(team),
       float_activations_(float_activations), plan_(config),
-      has_lean_set_(model.weight_bytes(kernels).lean > 0) {
+      limits_{kv->layout(0).page_size, INT_MAX, model.weight_bytes(kernels).lean > 0, false, [kv](int g) { return kv->n_pages(g); }} {
   for (const LayerConfig& l : config.layers) {
     q_dim_ = std::max<int64_t>(q_dim_, static_cast<int64_t>(l.n_heads) * l.head_dim);
     kv_dim_ = std::max<int64_t>(kv_dim_, static_cast<int64_t>(l.n_kv_heads) * l.head_dim);
@@ -54,50 +54,6 @@ CpuForward::CpuForward(const ModelConfig& config, const PackedModel& model, cons
     rope_offsets_.push_back(rope_stride_);
     rope_stride_ += rope.dim;
   }
-}
-
-Status CpuForward::check(const StepBatch& batch) const {
-  const int64_t n_tokens = static_cast<int64_t>(batch.tokens.size());
-  if (n_tokens == 0) return invalid_argument("step: no tokens");
-  if (batch.weights == WeightSet::kLean && !has_lean_set_)
-    return invalid_argument("step: these weights have no lean set");
-  for (int32_t token : batch.tokens) {
-    if (token < 0 || token >= config_.vocab_size) {
-      return invalid_argument(fmt::format("step: token id {} is not in [0, {})", token, config_.vocab_size));
-    }
-  }
-  int64_t next = 0;
-  for (const StepItem& item : batch.items) {
-    if (item.first_token != next || item.n_tokens < 1 || item.first_pos < 0) {
-      return invalid_argument(fmt::format("step: item of {} tokens from {} at position {} does not follow {}",
-                                          item.n_tokens, item.first_token, item.first_pos, next));
-    }
-    next += item.n_tokens;
-    if (item.page_tables.size() != config_.kv_groups.size()) {
-      return invalid_argument("step: one page table per KV group is needed");
-    }
-    for (size_t g = 0; g < item.page_tables.size(); ++g) {
-      const int page_size = kv_->layout(0).page_size;
-      const int window = config_.kv_groups[g].window;
-      const int first_key = window > 0 ? std::max(0, item.first_pos - window + 1) : 0;
-      const int last = (item.first_pos + item.n_tokens - 1) / page_size;
-      for (int i = first_key / page_size; i <= last; ++i) {
-        const PageId page = item.page_tables[g][i];
-        if (page < 0 || page >= kv_->n_pages(static_cast<int>(g))) {
-          return invalid_argument(fmt::format("step: page {} of group {} is {}, not in [0, {})", i, g, page,
-                                              kv_->n_pages(static_cast<int>(g))));
-        }
-      }
-    }
-  }
-  if (next != n_tokens) return invalid_argument("step: items do not cover the tokens");
-  for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
-    const int row = batch.logit_rows[i];
-    if (row < 0 || row >= n_tokens || (i > 0 && row <= batch.logit_rows[i - 1])) {
-      return invalid_argument(fmt::format("step: logit row {} is not ascending in [0, {})", row, n_tokens));
-    }
-  }
-  return ok_status();
 }
 
 // Sets the buffers of a step of n_tokens, cut out of `base`; with null only their size counts.
@@ -180,7 +136,7 @@ Status CpuForward::reserve_records() {
 }
 
 Status CpuForward::run(const StepBatch& batch) {
-  CHECK_OK(check(batch));
+  CHECK_OK(check_step(batch, config_, limits_));
   CHECK_OK(reserve(static_cast<int>(batch.tokens.size()), static_cast<int>(batch.logit_rows.size())));
   plan_.build(batch, team_->n_threads());
   CHECK_OK(reserve_records());

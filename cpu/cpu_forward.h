@@ -14,6 +14,7 @@
 #include "cpu/omp_team.h"
 #include "cpu/packed_model.h"
 #include "cpu/step_plan.h"
+#include "model/step_check.h"
 
 namespace tandem {
 
@@ -56,7 +57,6 @@ class CpuForward {
   };
 
   bool ends_with_logits() const { return model_.output.data != nullptr; }
-  Status check(const StepBatch& batch) const;
   Status reserve(int n_tokens, int n_logit_rows);
   Status reserve_records();
   size_t place_step(uint8_t* base, int64_t n_tokens);
@@ -94,7 +94,7 @@ class CpuForward {
   CpuStepPlan plan_;
   std::vector<LayerActs> acts_;
   Acts output_acts_ = Acts::kQuantized;
-  const bool has_lean_set_;
+  const StepLimits limits_;
 
   // Widths of one row, the largest over all layers.
   int64_t q_dim_ = 0, kv_dim_ = 0, ffn_dim_ = 0, widest_ = 0;

@@ -11,11 +11,13 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/mib.h"
 #include "gpu/device_sampler.h"
 #include "gpu/gpu_forward.h"
 #include "gpu/step_graph.h"
 #include "kernels/tile_layout.h"
 #include "model/stage.h"
+#include "model/step_check.h"
 
 namespace tandem {
 namespace {
@@ -33,7 +35,8 @@ class GpuBackend : public Backend {
   // `config`: of the layers from options.first_layer on.
   GpuBackend(ModelConfig config, const GpuFacts& gpu, GpuOptions options)
       : config_(std::move(config)), gpu_(gpu), options_(std::move(options)), kv_(config_, options_.kv_type, options_.page_size),
-        forward_(config_, weights_, kv_, options_.float_activations) {}
+        forward_(config_, weights_, kv_, options_.float_activations),
+        limits_{options_.page_size, options_.context_tokens, false, takes_hidden(), [this](int g) { return kv_.n_device_pages(g); }} {}
 
   Status plan(const ModelWeights& weights);
   GpuMemory memory() const;
@@ -64,7 +67,6 @@ class GpuBackend : public Backend {
     CudaEvent done;
     bool is_used = false;
   };
-  Status check(const StepBatch& batch) const;
   Status run_decode(const StepBatch& batch);
   Status run_slices(const StepBatch& batch);
   Status run_slice(const StepBatch& batch, int first_row, int n_rows, size_t* next_logit);
@@ -88,6 +90,7 @@ class GpuBackend : public Backend {
   DeviceWeights weights_;
   KvPages kv_;
   GpuForward forward_;
+  const StepLimits limits_;
   DeviceSampler sampler_;
   StepGraphs graphs_;
   CudaStream stream_;
@@ -194,42 +197,6 @@ Status GpuBackend::choose_paths() {
   return ok_status();
 }
 
-Status GpuBackend::check(const StepBatch& batch) const {
-  const int64_t n_tokens = static_cast<int64_t>(batch.tokens.size());
-  if (n_tokens == 0) return invalid_argument("step: no tokens");
-  if (takes_hidden() != (batch.hidden != nullptr))
-    return invalid_argument(fmt::format("step: layers from {} on {} activations of the layer before", options_.first_layer, takes_hidden() ? "need" : "take no"));
-  for (int32_t token : batch.tokens) {
-    if (token < 0 || token >= config_.vocab_size)
-      return invalid_argument(fmt::format("step: token id {} is not in [0, {})", token, config_.vocab_size));
-  }
-  int64_t next = 0;
-  for (const StepItem& item : batch.items) {
-    if (item.first_token != next || item.n_tokens < 1 || item.first_pos < 0 || item.first_pos + item.n_tokens > options_.context_tokens)
-      return invalid_argument(fmt::format("step: item of {} tokens from {} at position {} does not follow {}, or leaves the context of {}",
-                                          item.n_tokens, item.first_token, item.first_pos, next, options_.context_tokens));
-    next += item.n_tokens;
-    if (item.page_tables.size() != config_.kv_groups.size()) return invalid_argument("step: one page table per KV group is needed");
-    for (size_t g = 0; g < item.page_tables.size(); ++g) {
-      const int window = config_.kv_groups[g].window;
-      const int first_key = window > 0 ? std::max(0, item.first_pos - window + 1) : 0;
-      const int last = (item.first_pos + item.n_tokens - 1) / options_.page_size;
-      for (int i = first_key / options_.page_size; i <= last; ++i) {
-        const PageId page = item.page_tables[g][i];
-        if (page < 0 || page >= kv_.n_device_pages(static_cast<int>(g)))
-          return invalid_argument(fmt::format("step: page {} of group {} is {}, not in [0, {})", i, g, page, kv_.n_device_pages(static_cast<int>(g))));
-      }
-    }
-  }
-  if (next != n_tokens) return invalid_argument("step: items do not cover the tokens");
-  for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
-    const int row = batch.logit_rows[i];
-    if (row < 0 || row >= n_tokens || (i > 0 && row <= batch.logit_rows[i - 1]))
-      return invalid_argument(fmt::format("step: logit row {} is not ascending in [0, {})", row, n_tokens));
-  }
-  return ok_status();
-}
-
 Status GpuBackend::forward(const StepBatch& batch) {
   n_logit_rows_ = 0;
   are_logits_kept_ = false;
@@ -237,7 +204,7 @@ Status GpuBackend::forward(const StepBatch& batch) {
   has_guess_ = false;
   has_unseen_work_ = true;
   if (!is_guess_right) {
-    CHECK_OK(check(batch));
+    CHECK_OK(check_step(batch, config_, limits_));
     const bool is_decode = batch.logit_rows.size() == batch.tokens.size() && batch.items.size() == batch.tokens.size() &&
                            static_cast<int>(batch.tokens.size()) <= forward_.max_logit_rows();
     is_decode_ = is_decode;
@@ -499,7 +466,6 @@ Status check_fits(const GpuMemory& m) {
   for (int64_t bytes : m.page_bytes) least += 2 * bytes;
   const int64_t needed = m.weights_bytes + m.workspace_bytes + least;
   if (needed <= m.budget_bytes) return ok_status();
-  const auto mib = [](int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1048576.0); };
   return exhausted(fmt::format("device memory: {} weights + {} workspace + at least {} K/V = {}, more than the {} there are: raise "
                                "gpu.memory_budget_bytes if it is set, free the card, or take a smaller model",
                                mib(m.weights_bytes), mib(m.workspace_bytes), mib(least), mib(needed), mib(m.budget_bytes)));

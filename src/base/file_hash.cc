@@ -9,6 +9,7 @@
 #include <fstream>
 #include <memory>
 
+#include "base/file_io.h"
 #include "base/hex.h"
 
 namespace tandem {
@@ -84,16 +85,9 @@ void remember_sha256(const std::string& memory_path, const std::string& stamp, c
   Lines lines = read_lines(memory_path);
   lines.insert(lines.begin(), stamp + " " + digest);
   if (lines.size() > kMaxLines) lines.resize(kMaxLines);
-  const std::string staged = memory_path + "." + std::to_string(getpid()) + ".new";
-  {
-    std::ofstream file(staged, std::ios::trunc);
-    for (const std::string& line : lines) file << line << "\n";
-    if (!file.flush()) {
-      (void)unlink(staged.c_str());
-      return;
-    }
-  }
-  if (rename(staged.c_str(), memory_path.c_str()) != 0) (void)unlink(staged.c_str());
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  (void)replace_note(memory_path, text).ok();  // then it is computed again
 }
 
 }  // namespace tandem

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <fstream>
 
 #include "base/unique_fd.h"
@@ -11,15 +12,20 @@
 namespace tandem {
 namespace {
 
+// 0 or errno.
 template <typename Write>
-Status write_with(const Write& write_some, std::string_view bytes, const std::string& path) {
+int write_with(const Write& write_some, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = write_some(bytes);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return errno_status(errno, "cannot write " + path);
+    if (n < 0) return errno;
     bytes.remove_prefix(static_cast<size_t>(n));
   }
-  return ok_status();
+  return 0;
+}
+
+Status status_of(int err, const std::string& path) {
+  return err == 0 ? ok_status() : errno_status(err, "cannot write " + path);
 }
 
 }  // namespace
@@ -47,16 +53,35 @@ std::optional<std::string> first_line(const std::string& path) {
   return line;
 }
 
-Status write_all(int fd, std::string_view bytes, const std::string& path) {
-  return write_with([&](std::string_view rest) { return write(fd, rest.data(), rest.size()); }, bytes, path);
+int try_write_all(int fd, std::string_view bytes) {
+  return write_with([&](std::string_view rest) { return write(fd, rest.data(), rest.size()); }, bytes);
 }
 
+Status write_all(int fd, std::string_view bytes, const std::string& path) { return status_of(try_write_all(fd, bytes), path); }
+
 Status write_all_at(int fd, int64_t at, std::string_view bytes, const std::string& path) {
-  return write_with(
-      [&](std::string_view rest) {
-        return pwrite(fd, rest.data(), rest.size(), at + static_cast<int64_t>(bytes.size() - rest.size()));
-      },
-      bytes, path);
+  const auto write_some = [&](std::string_view rest) {
+    return pwrite(fd, rest.data(), rest.size(), at + static_cast<int64_t>(bytes.size() - rest.size()));
+  };
+  return status_of(write_with(write_some, bytes), path);
+}
+
+Status rename_durably(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) != 0) return errno_status(errno, "cannot name the file " + to);
+  const size_t slash = to.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : to.substr(0, slash + 1);
+  const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || fsync(fd.get()) != 0) return errno_status(errno, "cannot write folder " + folder);
+  return ok_status();
+}
+
+Status replace_note(const std::string& path, std::string_view text) {
+  const std::string staged = path + "." + std::to_string(getpid()) + ".new";
+  const UniqueFd fd(open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  Status status = fd.valid() ? write_all(fd.get(), text, staged) : errno_status(errno, "cannot create " + staged);
+  if (status.ok() && rename(staged.c_str(), path.c_str()) != 0) status = errno_status(errno, "cannot replace " + path);
+  if (!status.ok()) unlink(staged.c_str());
+  return status;
 }
 
 }  // namespace tandem

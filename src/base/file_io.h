@@ -24,5 +24,13 @@ std::optional<std::string> first_line(const std::string& path);
 // for the message.
 Status write_all(int fd, std::string_view bytes, const std::string& path);
 Status write_all_at(int fd, int64_t at, std::string_view bytes, const std::string& path);
+// As write_all(): 0 or errno, for whoever has words of their own.
+int try_write_all(int fd, std::string_view bytes);
+
+// Gives a file that is written through another name, written through too.
+Status rename_durably(const std::string& from, const std::string& to);
+
+// Puts a note in place of the one that is there, in one step. It may be lost when the power goes.
+Status replace_note(const std::string& path, std::string_view text);
 
 }  // namespace tandem

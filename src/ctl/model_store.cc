@@ -118,9 +118,7 @@ Result<std::string> ModelStore::take_in(const std::string& name, const std::stri
     return data_loss("sha256 is " + digest + ", expected " + expected + "; removed");
   }
   if (fchmod(fd.get(), 0644) != 0 || fsync(fd.get()) != 0) return errno_status(errno, "cannot write " + partial);
-  if (rename(partial.c_str(), target.c_str()) != 0) return errno_status(errno, "cannot name the model " + target);
-  UniqueFd folder(open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.valid() || fsync(folder.get()) != 0) return errno_status(errno, "cannot write folder " + folder_);
+  CHECK_OK(rename_durably(partial, target));
   return digest;
 }
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/file_io.h"
 #include "ctl/tool_process.h"
 #include "ctl/verbs.h"
 
@@ -60,12 +61,7 @@ class UnfinishedFile {
   }
   Status finish() {
     if (fsync(fd_.get()) != 0) return errno_status(errno, "cannot write " + path_ + " through to its disk");
-    if (rename(path_.c_str(), target_.c_str()) != 0) return errno_status(errno, "cannot name the file " + target_);
-    const size_t slash = target_.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : target_.substr(0, slash + 1);
-    const UniqueFd parent(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!parent.valid() || fsync(parent.get()) != 0) return errno_status(errno, "cannot write folder " + folder);
-    return {};
+    return rename_durably(path_, target_);
   }
 
  private:

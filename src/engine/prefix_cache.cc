@@ -50,8 +50,7 @@ PrefixCache::~PrefixCache() { pool_->set_on_evict(nullptr); }
 
 PrefixCache::Hit PrefixCache::find(const Tokens& tokens, int n_tokens, uint8_t place) {
   int n_groups = pool_->n_groups();
-  Chain at;
-  at.place = place;
+  Chain at = Chain::start(place);
   Hit hit;
   hit.chain = at;
   std::vector<const Entry*> path;
@@ -93,7 +92,7 @@ void PrefixCache::publish(const Tokens& tokens, int n_tokens, PageTable* pages, 
   int n_full = n_tokens / page_size_;
   if (chain->n_blocks >= n_full) return;
   if (!is_alive(*chain))
-    *chain = {0, 0, 0, chain->place};  // distrusted, pushed out by an equal key, or out of all windows
+    *chain = Chain::start(chain->place);  // distrusted, pushed out by an equal key, or out of all windows
   std::vector<int32_t> scratch;
   while (chain->n_blocks < n_full) {
     int i = chain->n_blocks;

@@ -41,6 +41,7 @@ class PrefixCache {
     uint64_t key = 0, serial = 0;  // serial 0: the start
     int n_blocks = 0;
     uint8_t place = 0;
+    static Chain start(uint8_t place) { return {0, 0, 0, place}; }
   };
   struct Tokens {
     std::span<const int32_t> prompt, generated;

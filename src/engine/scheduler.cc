@@ -291,7 +291,7 @@ void Scheduler::preempt_last(int64_t now_us) {
     s->n_computed = 0;
     ++counters_.preemptions;
   }
-  s->published = {0, 0, 0, s->request->request.place};
+  s->published = PrefixCache::Chain::start(s->request->request.place);
   s->planned_tokens = 0;
   s->preempted_in_step = step_;
   wait(s, now_us);

@@ -60,7 +60,7 @@ bool Scheduler::drop_swapped() {
 // alone), and it starts over.
 bool Scheduler::bring_back(Sequence* s) {
   bool is_whole = s->pages.swap_in(s->n_computed, &plan_.copies);
-  s->published = {0, 0, 0, s->request->request.place};
+  s->published = PrefixCache::Chain::start(s->request->request.place);
   if (is_whole || running_.empty()) return true;
   s->pages.clear();
   s->n_computed = 0;

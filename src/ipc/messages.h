@@ -3,7 +3,9 @@
 // other side are foreign bytes: the decoder checks every length.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,6 +31,9 @@ inline std::optional<Role> parse_role(std::string_view text) {
 // Which set of a model's weights computed which positions of a sequence: ascending positions at which it changes,
 // beginning with the full set. {} is all full, {0} all lean, {7, 9} lean at positions 7 and 8.
 using WeightBorders = std::vector<uint32_t>;
+inline bool ascends(const WeightBorders& borders) {
+  return std::adjacent_find(borders.begin(), borders.end(), std::greater_equal<>()) == borders.end();
+}
 inline bool is_lean_at_end(const WeightBorders& borders) { return borders.size() % 2 == 1; }
 
 enum class Priority : uint8_t { kHigh, kNormal, kLow };

@@ -1,13 +1,12 @@
 #include "supervisor/prompt_placement.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <vector>
 
 #include "base/file_hash.h"
+#include "base/file_io.h"
 #include "base/log.h"
 
 namespace tandem {
@@ -42,17 +41,11 @@ void replace_line(const std::string& path, const std::string& stamp, const Line*
   std::erase_if(lines, [&](const Line& l) { return l.stamp == stamp; });
   if (fresh != nullptr) lines.insert(lines.begin(), *fresh);
   if (lines.size() > kMostLines) lines.resize(kMostLines);
-  const std::string scratch = path + "." + std::to_string(getpid());
-  {
-    std::ofstream out(scratch, std::ios::trunc);
-    for (const Line& l : lines) out << l.stamp << ' ' << l.key << ' ' << l.range.from << ' ' << l.range.to << '\n';
-    if (!out.flush()) {
-      log_warn("where prompts are computed is not kept", {{"file", path}});
-      unlink(scratch.c_str());
-      return;
-    }
-  }
-  if (rename(scratch.c_str(), path.c_str()) != 0) unlink(scratch.c_str());
+  std::string text;
+  for (const Line& l : lines)
+    text += l.stamp + " " + l.key + " " + std::to_string(l.range.from) + " " + std::to_string(l.range.to) + "\n";
+  if (Status status = replace_note(path, text); !status.ok())
+    log_warn("where prompts are computed is not kept", {{"reason", status.message()}});
 }
 
 // All that the two lines depend on, beside the model.

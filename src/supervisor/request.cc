@@ -1,7 +1,6 @@
 #include "supervisor/request.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "admission/degrade_ladder.h"
@@ -141,8 +140,7 @@ Result<TokenEffect> apply_token_event(Request* request, ipc::TokenEvent event, i
 
 Status apply_prompt_progress(Request* request, ipc::PromptProgress progress) {
   const ipc::WeightBorders& borders = progress.weight_borders;
-  bool ascends = std::adjacent_find(borders.begin(), borders.end(), std::greater_equal<>()) == borders.end();
-  if (!ascends || (!borders.empty() && borders.back() >= progress.n_done))
+  if (!ipc::ascends(borders) || (!borders.empty() && borders.back() >= progress.n_done))
     return invalid_argument("borders of weight sets that do not ascend below " + std::to_string(progress.n_done));
   if (!borders.empty()) mark_degraded(request, rung_name(RungKind::kWeights4bit));
   // Once there are tokens the prompt is computed as it was; before, it may begin anew with another set.

@@ -4,18 +4,19 @@
 
 #include <algorithm>
 
-#include "worker/memory_plan.h"
+#include "base/mib.h"
+#include "model/kv_layouts.h"
 
 namespace tandem {
 namespace {
 
 // K/V that the device's layers are to have room for.
-int64_t wanted_kv_bytes(const DeviceSplitInput& in, const std::vector<int64_t>& page_bytes, const std::vector<int64_t>& whole_page_bytes) {
+int64_t wanted_kv_bytes(const DeviceSplitInput& in, const std::vector<int64_t>& page_bytes, const std::vector<size_t>& whole_page_bytes) {
   int64_t bytes = 0, whole = 0, device = 0;
   const int64_t tokens = in.least_tokens, P = in.options.page_size;
   for (size_t g = 0; g < page_bytes.size(); ++g) {
     bytes += ((tokens + P - 1) / P + 1) * page_bytes[g];
-    device += page_bytes[g], whole += whole_page_bytes[g];
+    device += page_bytes[g], whole += static_cast<int64_t>(whole_page_bytes[g]);
   }
   if (in.kv_pool_bytes == 0 || whole == 0) return bytes;
   return static_cast<int64_t>(static_cast<double>(in.kv_pool_bytes) * static_cast<double>(device) / static_cast<double>(whole));
@@ -34,7 +35,6 @@ Status check_card(int64_t n_workers, int64_t budget_bytes, const GpuFacts& gpu) 
 Result<DeviceSplit> choose_device_layers(const DeviceSplitInput& in) {
   const int n = in.config.n_layers;
   DeviceSplit split;
-  std::vector<int64_t> whole_page_bytes;
   const auto plan = [&](int first) {
     GpuOptions options = in.options;
     options.first_layer = split.first_layer = first;
@@ -44,14 +44,7 @@ Result<DeviceSplit> choose_device_layers(const DeviceSplitInput& in) {
     CHECK_ASSIGN(split.memory, plan(std::max(0, n - in.n_layers)));
     return split;
   }
-  {  // What all layers need, whether it is there or not.
-    GpuFacts boundless = in.gpu;
-    boundless.free_bytes = boundless.total_bytes = INT64_MAX / 4;
-    GpuOptions options = in.options;
-    options.first_layer = 0, options.memory_budget_bytes = 0;
-    CHECK_ASSIGN(const GpuMemory whole, plan_gpu_memory(in.config, in.weights, boundless, options));
-    whole_page_bytes = whole.page_bytes;
-  }
+  const std::vector<size_t> whole_page_bytes = kv_layouts(in.config, in.options.kv_type, in.options.page_size).page_bytes;
   Status refused = ok_status();
   for (int first = 0; first < n; ++first) {
     auto planned = plan(first);

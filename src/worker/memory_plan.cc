@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/mib.h"
 #include "base/process_memory.h"
 
 namespace tandem {
@@ -20,8 +21,6 @@ int64_t budget_bytes(const Config& settings, const HostFacts& host) {
 }
 
 }  // namespace
-
-std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1048576.0); }
 
 Result<KvBudget> plan_pool(const ModelConfig& config, const Config& settings, const HostFacts& host, int context_tokens,
                            const std::vector<int64_t>& page_bytes, double device_share) {

@@ -14,8 +14,6 @@
 
 namespace tandem {
 
-std::string mib(int64_t bytes);  // "105.3 MiB"
-
 struct MemoryPlanInput {
   const ModelConfig& config;
   const ModelWeights& weights;

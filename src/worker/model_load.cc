@@ -24,8 +24,6 @@
 namespace tandem {
 namespace {
 
-constexpr uint64_t kCanaryId = ~uint64_t{0};
-constexpr int kCanaryTurns = 1000;
 constexpr int kLeastTokens = 2048;  // of a sequence, that a device has room for beside its layers, as config_keys.def promises
 
 // The type that most bytes of the file are in.
@@ -372,28 +370,11 @@ Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, Pac
   return model;
 }
 
-Status run_canary(Engine* engine, const LoadedModel& model, const std::function<EngineEvents()>& take_events) {
-  EngineRequest request;
-  request.id = kCanaryId;
-  int n_prompt = std::min(model.info.context_tokens - 2, 17);  // a page and one more: both kinds of a chunk's end
-  for (int i = 0; i < n_prompt; ++i) request.prompt.push_back((i * 37 + 1) % model.info.vocab_size);
-  request.choices.push_back({0, {}});
-  request.sampling.temperature = 0;
-  request.sampling.ignore_eos = true;
+Status run_canary(Engine* engine, const LoadedModel& model, const TakeEvents& take_events) {
+  const int n_prompt = std::min(model.info.context_tokens - 2, 17);  // a page and one more: both kinds of a chunk's end
+  EngineRequest request = startup_request(startup_prompt(n_prompt, 1, model.info.vocab_size), 2);
   request.n_top_logprobs = 0;
-  request.max_tokens = 2;
-  CHECK_OK(engine->submit(std::move(request)));
-  for (int turn = 0; turn < kCanaryTurns; ++turn) {
-    engine->turn();
-    for (const EngineToken& token : take_events().tokens) {
-      if (token.end == SequenceEnd::kMaxTokens) return ok_status();
-      if (token.end != SequenceEnd::kNone) {
-        return data_loss("the model cannot compute a short text at start-up: " +
-                         (token.error.empty() ? "it ended early" : token.error));
-      }
-    }
-  }
-  return internal_error("the start-up text did not end");
+  return run_startup_text(engine, std::move(request), take_events, "the model cannot compute a short text at start-up");
 }
 
 }  // namespace tandem

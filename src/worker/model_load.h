@@ -22,6 +22,7 @@
 #include "worker/host_pool.h"
 #include "worker/lent_pools.h"
 #include "worker/prepare.h"
+#include "worker/startup_text.h"
 
 namespace tandem {
 
@@ -63,6 +64,6 @@ CpuBackendOptions serving_options(const Config& settings, const CpuInfo& cpu, co
 
 // One short prompt and two tokens through the whole engine, so that a model that cannot compute is found
 // before it is called ready. Its pages are free again afterwards. On the engine thread.
-Status run_canary(Engine* engine, const LoadedModel& model, const std::function<EngineEvents()>& take_events);
+Status run_canary(Engine* engine, const LoadedModel& model, const TakeEvents& take_events);
 
 }  // namespace tandem

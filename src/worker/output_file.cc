@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+
+#include "base/file_io.h"
+#include "base/mib.h"
 
 namespace tandem {
 
@@ -25,9 +27,7 @@ Status no_room(int err, int64_t n_bytes, int64_t n_free) {
   if (err == EFBIG) {
     return exhausted(fmt::format("the output needs {} bytes, more than a file may have here (ulimit -f, or the file system)", n_bytes));
   }
-  return exhausted(fmt::format("the output needs {:.1f} MiB, {:.1f} MiB are free on its disk{}; free some, or name another "
-                               "folder with --out",
-                               static_cast<double>(n_bytes) / 1048576, static_cast<double>(n_free) / 1048576,
+  return exhausted(fmt::format("the output needs {}, {} are free on its disk{}; free some, or name another folder with --out", mib(n_bytes), mib(n_free),
                                err == EDQUOT ? " and the quota is used up" : ""));
 }
 
@@ -46,16 +46,9 @@ Status reserve_output(int fd, int64_t n_bytes) {
 }
 
 Status write_output(int fd, const void* data, size_t n_bytes) {
-  const char* at = static_cast<const char*>(data);
-  while (n_bytes > 0) {
-    const ssize_t n = write(fd, at, n_bytes);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && is_full(errno)) return exhausted("the output's disk is full; free some room, or name another folder with --out");
-    if (n < 0) return errno_status(errno, "cannot write the output");
-    at += n;
-    n_bytes -= static_cast<size_t>(n);
-  }
-  return {};
+  const int err = try_write_all(fd, {static_cast<const char*>(data), n_bytes});
+  if (is_full(err)) return exhausted("the output's disk is full; free some room, or name another folder with --out");
+  return err == 0 ? ok_status() : errno_status(err, "cannot write the output");
 }
 
 }  // namespace tandem

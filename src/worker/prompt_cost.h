@@ -12,6 +12,6 @@ namespace tandem {
 // Sets model->info.prompt_fixed_us and prompt_token_ns (at least 1); leaves them 0 where the context is too short to tell
 // two lengths apart. On the engine thread, before anybody is served; the pages are free again afterwards. An error says
 // that the model cannot compute a prompt.
-Status measure_prompts(Engine* engine, LoadedModel* model, const std::function<EngineEvents()>& take_events);
+Status measure_prompts(Engine* engine, LoadedModel* model, const TakeEvents& take_events);
 
 }  // namespace tandem

@@ -1,7 +1,6 @@
 #include "worker/request_streams.h"
 
 #include <algorithm>
-#include <functional>
 #include <set>
 
 #include "worker/prepare.h"
@@ -105,8 +104,7 @@ std::string RequestStreams::check(const ipc::Submit& submit) const {
     if (!seen.insert(c.choice).second) return "choice " + std::to_string(c.choice) + " is named twice";
     if (std::string error = check_ids(c.generated, tokenizer_->n_tokens()); !error.empty())
       return "generated tokens: " + error;
-    if (std::adjacent_find(c.weight_borders.begin(), c.weight_borders.end(), std::greater_equal<>()) != c.weight_borders.end())
-      return "the borders of weight sets must ascend";
+    if (!ipc::ascends(c.weight_borders)) return "the borders of weight sets must ascend";
   }
   return "";
 }

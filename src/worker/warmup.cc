@@ -9,8 +9,6 @@ namespace tandem {
 
 namespace {
 
-constexpr uint64_t kWarmupId = ~uint64_t{0} - 1;  // the canary's is the last one
-
 Result<std::vector<int32_t>> conversation(const std::string& system, const std::string& user, const TextModel& model) {
   ipc::Prepare question;
   question.kind = ipc::Prepare::Kind::kChat;
@@ -22,26 +20,14 @@ Result<std::vector<int32_t>> conversation(const std::string& system, const std::
 }
 
 // Until the prompt is computed; its pages are pinned before the sequence lets go of them.
-Status prefill(Engine* engine, std::vector<int32_t> ids, const std::function<EngineEvents()>& take_events,
+Status prefill(Engine* engine, const std::vector<int32_t>& ids, const TakeEvents& take_events,
                const std::function<void(float)>& progress, int* n_pinned) {
-  EngineRequest request;
-  request.id = kWarmupId;
-  request.prompt = ids;
-  request.choices.push_back({0, {}});
-  request.sampling.temperature = 0;
-  request.sampling.ignore_eos = true;
-  request.max_tokens = 2;
-  CHECK_OK(engine->submit(std::move(request)));
-  for (;;) {
-    engine->turn();
-    const EngineEvents events = take_events();
+  return run_startup_text(engine, startup_request(ids, 2), take_events, "warmup.prompts cannot be computed", [&](const EngineEvents& events) {
     for (const EnginePrompt& p : events.prompts) progress(static_cast<float>(p.n_done) / static_cast<float>(p.n_total));
     for (const EngineToken& token : events.tokens) {
       if (token.index == 0 && token.token >= 0) *n_pinned = engine->pin(ids);
-      if (token.end == SequenceEnd::kMaxTokens) return ok_status();
-      if (token.end != SequenceEnd::kNone) return data_loss("warmup.prompts cannot be computed: " + (token.error.empty() ? "it ended early" : token.error));
     }
-  }
+  });
 }
 
 }  // namespace
@@ -82,13 +68,13 @@ Result<std::vector<int32_t>> warmup_prefix(const std::string& prompt, const Text
 }
 
 Result<WarmupResult> warm_up(Engine* engine, const std::vector<std::string>& prompts, const TextModel& model, int context_tokens,
-                             const std::function<EngineEvents()>& take_events,
+                             const TakeEvents& take_events,
                              const std::function<void(const std::string& phase, float fraction)>& progress) {
   WarmupResult result;
   const int whole_pool = engine->max_tokens_per_sequence();
   int64_t n_tokens = 0;
   for (const std::string& prompt : prompts) {
-    CHECK_ASSIGN(std::vector<int32_t> ids, warmup_prefix(prompt, model, context_tokens));
+    CHECK_ASSIGN(const std::vector<int32_t> ids, warmup_prefix(prompt, model, context_tokens));
     n_tokens += static_cast<int64_t>(ids.size());
     if (n_tokens > whole_pool / 2) {
       return invalid_argument("warmup.prompts: the first " + std::to_string(result.n_prompts + 1) + " have " + std::to_string(n_tokens) +
@@ -98,7 +84,7 @@ Result<WarmupResult> warm_up(Engine* engine, const std::vector<std::string>& pro
     const std::string phase = "prefilling system prompt " + std::to_string(result.n_prompts + 1) + " of " + std::to_string(prompts.size());
     progress(phase, 0);
     int n_pinned = 0;
-    CHECK_OK(prefill(engine, std::move(ids), take_events, [&](float fraction) { progress(phase, fraction); }, &n_pinned));
+    CHECK_OK(prefill(engine, ids, take_events, [&](float fraction) { progress(phase, fraction); }, &n_pinned));
     if (n_pinned == 0)
       log_warn("nothing of a system prompt is kept", {{"prompt", result.n_prompts + 1}, {"reason", "it is shorter than a page, or the template does not show it"}});
     result.n_pinned_tokens += n_pinned;

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "engine/engine.h"
 #include "worker/prepare.h"
+#include "worker/startup_text.h"
 
 namespace tandem {
 
@@ -25,7 +26,7 @@ struct WarmupResult {
 // Prefills each and pins its full pages. kInvalidArgument: together they need more than half of what the pool holds for one
 // sequence. `take_events`: the engine's since the last call. progress(phase, fraction) after each chunk.
 Result<WarmupResult> warm_up(Engine* engine, const std::vector<std::string>& prompts, const TextModel& model, int context_tokens,
-                             const std::function<EngineEvents()>& take_events,
+                             const TakeEvents& take_events,
                              const std::function<void(const std::string& phase, float fraction)>& progress);
 
 }  // namespace tandem

@@ -9,27 +9,15 @@
 namespace tandem {
 namespace {
 
-constexpr uint64_t kMeasureId = ~uint64_t{1};
 constexpr int kRounds = 4, kStepsOfRound = 4;  // with each set; the first of a round is not counted
 constexpr int kPrompt = 17;
 constexpr int64_t kLongEnoughUs = 2'000'000;  // a large model on a slow machine: two rounds will do
 constexpr double kMargin = 1.05;  // by less, two measurements of the same thing differ
 
-EngineRequest make_request(int vocab_size) {
-  EngineRequest request;
-  request.id = kMeasureId;
-  for (int i = 0; i < kPrompt; ++i) request.prompt.push_back((i * 41 + 3) % vocab_size);
-  request.choices.push_back({0, {}});
-  request.sampling.temperature = 0;
-  request.sampling.ignore_eos = true;
-  request.max_tokens = 2 * kRounds * kStepsOfRound + 2;
-  return request;
-}
-
 }  // namespace
 
-Result<SetSpeeds> measure_sets(Engine* engine, const LoadedModel& model, const std::function<EngineEvents()>& take_events) {
-  EngineRequest request = make_request(model.info.vocab_size);
+Result<SetSpeeds> measure_sets(Engine* engine, const LoadedModel& model, const TakeEvents& take_events) {
+  EngineRequest request = startup_request(startup_prompt(kPrompt, 3, model.info.vocab_size), 2 * kRounds * kStepsOfRound + 2);
   SetSpeeds speeds;
   speeds.n_threads = static_cast<uint32_t>(model.n_threads);
   if (kPrompt + static_cast<int>(request.max_tokens) + 1 > engine->max_tokens_per_sequence()) return speeds;
@@ -54,7 +42,7 @@ Result<SetSpeeds> measure_sets(Engine* engine, const LoadedModel& model, const s
     if (round > 0 && monotonic_us() - begin_us > kLongEnoughUs) break;
   }
   CHECK_OK(engine->set_weights(WeightSet::kFull));
-  engine->cancel(kMeasureId, -1, true, SequenceEnd::kNone);
+  engine->cancel(kStartupId, -1, true, SequenceEnd::kNone);
   engine->turn();
   (void)take_events();
   if (!has_begun) return internal_error("the text to measure the weight sets with did not begin");

@@ -13,7 +13,7 @@ namespace tandem {
 
 // Times steps of one sequence with either set in turn; the fastest of each counts, as anything that disturbs only slows.
 // Zeros: the context is too short for it. At start-up, on the engine thread, as run_canary().
-Result<SetSpeeds> measure_sets(Engine* engine, const LoadedModel& model, const std::function<EngineEvents()>& take_events);
+Result<SetSpeeds> measure_sets(Engine* engine, const LoadedModel& model, const TakeEvents& take_events);
 
 // "": the lean set serves.
 std::string no_lean_reason(const Config& settings, const LoadedModel& model, const SetSpeeds& speeds);

@@ -60,8 +60,8 @@ class Worker {
   Result<std::unique_ptr<LoadedModel>> load(std::vector<GgufFile> files);
   Status grow_pool(int64_t bytes);
   Status start_engine();
-  Status warm_prompts(const std::function<EngineEvents()>& take_events);
-  Status look_at_sets(const std::function<EngineEvents()>& take_events);
+  Status warm_prompts(const TakeEvents& take_events);
+  Status look_at_sets(const TakeEvents& take_events);
 
   // Service, on the I/O thread.
   int serve();
@@ -274,7 +274,7 @@ Status Worker::start_engine() {
 }
 
 // A decode worker computes no prompts, so it has no use for these.
-Status Worker::warm_prompts(const std::function<EngineEvents()>& take_events) {
+Status Worker::warm_prompts(const TakeEvents& take_events) {
   const std::vector<std::string> prompts = split_warmup_prompts(config_.warmup_prompts);
   if (prompts.empty()) return ok_status();
   CHECK_ASSIGN(const WarmupResult result,
@@ -286,7 +286,7 @@ Status Worker::warm_prompts(const std::function<EngineEvents()>& take_events) {
 
 // Measured once a model and machine: it is stored with the packed weights. A worker of another number of threads measures
 // for itself, as two that store in turn would write the file at every start.
-Status Worker::look_at_sets(const std::function<EngineEvents()>& take_events) {
+Status Worker::look_at_sets(const TakeEvents& take_events) {
   ipc::ModelInfo& info = model_->info;
   const WeightBytes bytes = model_->backend->weight_bytes();
   info.full_set_bytes = bytes.full, info.lean_set_bytes = bytes.lean;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/hex.h"
+#include "base/mib.h"
 #include "base/unique_fd.h"
 #include "tests/temp_folder.h"
 
@@ -55,6 +56,35 @@ TEST_CASE("all bytes are written, or the error says so") {
   const Status status = write_all(full.get(), "x", "/dev/full");
   CHECK(status.code() == StatusCode::kExhausted);
   CHECK(status.message() == "cannot write /dev/full: No space left on device");
+  CHECK(try_write_all(full.get(), "x") == ENOSPC);
+  CHECK(try_write_all(full.get(), "") == 0);
+}
+
+TEST_CASE("a file takes another's name and place, or the error says which") {
+  testing::TempFolder folder;
+  folder.put("to", "old");
+  CHECK(rename_durably(folder.put("from", "new"), folder.at("to")).ok());
+  CHECK(*read_file(folder.at("to")) == "new");
+  CHECK(read_file(folder.at("from")).status().code() == StatusCode::kNotFound);
+  CHECK(rename_durably(folder.at("from"), folder.at("to")).message() == "cannot name the file " + folder.at("to") + ": No such file or directory");
+}
+
+TEST_CASE("a note is replaced in one step and leaves nothing beside it") {
+  testing::TempFolder folder;
+  CHECK(replace_note(folder.at("note"), "one\n").ok());
+  CHECK(replace_note(folder.at("note"), "two\n").ok());
+  CHECK(*read_file(folder.at("note")) == "two\n");
+  const auto n_files = [&] { return std::distance(std::filesystem::directory_iterator(folder.path), {}); };
+  CHECK(n_files() == 1);
+  std::filesystem::create_directories(folder.at("folder/in"));
+  CHECK(replace_note(folder.at("folder"), "three\n").code() == StatusCode::kInvalidArgument);
+  CHECK(n_files() == 2);
+  CHECK(replace_note(folder.at("none/note"), "x").code() == StatusCode::kNotFound);
+}
+
+TEST_CASE("sizes in MiB") {
+  CHECK(mib(0) == "0.0 MiB");
+  CHECK(mib(110'415'052) == "105.3 MiB");
 }
 
 TEST_CASE("hexadecimal: two lower-case digits a byte") {

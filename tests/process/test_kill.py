@@ -37,7 +37,7 @@ class Stream(threading.Thread):
         self.a, self.ask = a, ask
         self.texts, self.logprobs, self.finishes = collections.Counter(), [], {}
         self.texts = {}
-        self.usage, self.error, self.times = None, None, []
+        self.usage, self.error, self.times, self.degraded = None, None, [], None
         self.start()
 
     def run(self):
@@ -55,6 +55,7 @@ class Stream(threading.Thread):
                     if c.finish_reason:
                         assert c.index not in self.finishes
                         self.finishes[c.index] = c.finish_reason
+                        self.degraded = chunk.model_extra["tandem"]["degraded"]
         except Exception as e:  # noqa: BLE001: whatever it is, the comparison shows it
             self.error = repr(e)
 

@@ -3,10 +3,10 @@ those of a run with that set from the start; without a lean set the rung is skip
 import json
 import os
 import subprocess
-import threading
 import time
 
 import pytest
+import test_kill
 from conftest import BIN, SMOLLM2, Appliance, sse_events
 
 TANDEM = os.path.join(BIN, "tandem")
@@ -58,26 +58,12 @@ def text_of(a, **more):
     return reply["choices"][0]["message"]["content"], reply["tandem"]["degraded"]
 
 
-class Stream(threading.Thread):
+class Stream(test_kill.Stream):
     """A streamed answer, read as it comes."""
 
     def __init__(self, a, **more):
-        super().__init__()
-        self.a, self.more = a, more
-        self.text, self.degraded, self.n_tokens, self.times = "", None, None, []
-        self.start()
-
-    def run(self):
-        for chunk in self.a.client().chat.completions.create(model=self.a.model_name, stream=True, stream_options={"include_usage": True},
-                                                             **{k: v for k, v in ASK.items() if k != "ignore_eos"},
-                                                             extra_body={"ignore_eos": True, **self.more}):
-            if chunk.usage:
-                self.n_tokens = chunk.usage.completion_tokens
-            if chunk.choices:
-                self.text += chunk.choices[0].delta.content or ""
-                self.times.append(time.time())
-                if chunk.choices[0].finish_reason:
-                    self.degraded = chunk.model_extra["tandem"]["degraded"]
+        a.name = a.model_name
+        super().__init__(a, {**{k: v for k, v in ASK.items() if k != "ignore_eos"}, "extra_body": {"ignore_eos": True, **more}})
 
     def wait_for(self, n_pieces):
         end = time.time() + 60
@@ -86,9 +72,9 @@ class Stream(threading.Thread):
             time.sleep(0.002)
 
     def ended(self):
-        self.join(120)
-        assert not self.is_alive() and self.n_tokens == N_TOKENS
-        return self.text
+        result = self.result()
+        assert result["error"] is None and result["usage"][1] == N_TOKENS
+        return result["texts"][0]
 
 
 def same_until(a, b):

@@ -6,7 +6,7 @@
     run.py --report FIGURES
 
 The model is requantized to Q8_0 first (the full set). Then, on one server after the other, with the settings of --set: the defaults decode 32
-sequences together, which alone makes a gap of more than 3 x the unloaded one, and 256 connections are as many as the queue has places:
+sequences together, which alone may make a gap of more than 3 x the unloaded one:
   unloaded    requests one after another: targets are 5 x the p50 of TTFT and 3 x the p50 of a request's mean gap between tokens;
   sustained   as many clients as the batch holds, each asking again at once: requests a second;
   ladder on   Poisson arrivals at 1.67 x that rate until --high requests of high priority have come (or --seconds are over; 0: no limit),
