@@ -27,14 +27,26 @@ int high_bit(const uint8_t qh[4], int i) { return ((qh[i / 8] >> (i % 8)) & 1) <
 
 }  // namespace
 
+void nested_block(const uint8_t* block, NestedBlock* out) {
+  const auto b = block_at<block_q8_0>(block, 0);
+  int lowest = 127, highest = -128;
+  for (const int8_t q : b.qs) {
+    lowest = q < lowest ? q : lowest;
+    highest = q > highest ? q : highest;
+  }
+  const int sign = highest > -lowest ? -1 : 1;
+  out->d = sign < 0 ? static_cast<uint16_t>(b.d ^ 0x8000) : b.d;
+  out->is_raised = (sign < 0 ? -lowest : highest) >= kNestedOffset - 16;
+  const int offset = out->is_raised ? kRaisedOffset : kNestedOffset;
+  for (int i = 0; i < QK; ++i) out->q[i] = static_cast<uint8_t>(sign * b.qs[i] + offset);
+}
+
 void dequantize_row_q8_0_lean(const uint8_t* blocks, int64_t n, float* out) {
   for (int64_t i = 0; i < n / QK; ++i, out += QK) {
-    const auto b = block_at<block_q8_0>(blocks, i);
-    const float d = half_to_float(b.d);
-    for (int j = 0; j < QK; ++j) {
-      const int high = (b.qs[j] + 128) >> 4;
-      out[j] = d * (kLeanScale * static_cast<float>(high) + kLeanMin);
-    }
+    NestedBlock b;
+    nested_block(blocks + i * static_cast<int64_t>(sizeof(block_q8_0)), &b);
+    const float d = half_to_float(b.d), min = b.is_raised ? kLeanRaisedMin : 0;
+    for (int j = 0; j < QK; ++j) out[j] = d * (kLeanScale * static_cast<float>((b.q[j] >> 4) - 8) + min);
   }
 }
 

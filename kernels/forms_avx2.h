@@ -72,14 +72,22 @@ TANDEM_INLINE void quants(const uint8_t* p, __m256i q[8]) {
   }
 }
 
-// Signed, of two planes of nibbles: high halves at p, low ones at r.
-TANDEM_INLINE void quants_nested(const uint8_t* p, const uint8_t* r, __m256i q[8]) {
+// All bits of the dwords whose row's bit is set in `rows`.
+TANDEM_INLINE __m256i row_mask(uint8_t rows) {
+  const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(rows), bit), bit);
+}
+
+// Signed, of two planes of nibbles: high halves at p, low ones at r; rows that are not raised have 8 more to take off.
+TANDEM_INLINE void quants_nested(const uint8_t* p, const uint8_t* r, __m256i raised, __m256i q[8]) {
+  const __m256i more = _mm256_andnot_si256(raised, _mm256_set1_epi8(8));
   const __m256i low = _mm256_set1_epi8(15), flip = _mm256_set1_epi8(static_cast<char>(0x88));
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const __m256i high = _mm256_xor_si256(load256(p + 64 * i), flip), rest = load256(r + 64 * i);
-    q[i] = _mm256_or_si256(_mm256_andnot_si256(low, _mm256_slli_epi16(high, 4)), _mm256_and_si256(rest, low));
-    q[i + 4] = _mm256_or_si256(_mm256_andnot_si256(low, high), _mm256_and_si256(_mm256_srli_epi16(rest, 4), low));
+    const __m256i four = _mm256_slli_epi16(high, 4), last = _mm256_srli_epi16(rest, 4);
+    q[i] = _mm256_sub_epi8(or_bits(_mm256_andnot_si256(low, four), rest, low), more);
+    q[i + 4] = _mm256_sub_epi8(or_bits(_mm256_andnot_si256(low, high), last, low), more);
   }
 }
 
@@ -108,7 +116,7 @@ struct Form256 {
     const int i = static_cast<int>(b % kShape.group);
     const uint8_t* p = group + header_bytes(kShape) + i * block_bytes(kShape) + 32 * half;
     if constexpr (is_nested(kShape)) {
-      quants_nested(p, tile.residual + b * kResidualBlockBytes + 32 * half, w->q);
+      quants_nested(p, tile.residual + b * kResidualBlockBytes + 32 * half, row_mask(tile.raised[2 * b + half]), w->q);
     } else {
       quants<kShape.bits>(p, w->q);
     }
@@ -128,6 +136,11 @@ struct Form256 {
       for (int j = 0; j < 8; ++j) w->q[j] = _mm256_add_epi8(w->q[j], raise);
     }
     load_scales(group, i, half, w);
+    if constexpr (kIsLean) {
+      const __m256 raised = _mm256_castsi256_ps(row_mask(tile.raised[2 * b + half]));
+      w->min = _mm256_and_ps(raised, _mm256_mul_ps(w->scale, _mm256_set1_ps(kLeanRaisedMin)));
+      w->scale = _mm256_mul_ps(w->scale, _mm256_set1_ps(kLeanScale));
+    }
   }
 
   static inline __attribute__((always_inline)) void load_scales(const uint8_t* group, int i,
@@ -135,10 +148,6 @@ struct Form256 {
     const uint8_t* halfs = group + 16 * half;
     if constexpr (kShape.scale == TileScale::kHalf) {
       w->scale = load_half8(halfs + 32 * i);
-      if constexpr (kIsLean) {
-        w->min = _mm256_mul_ps(w->scale, _mm256_set1_ps(kLeanMin));
-        w->scale = _mm256_mul_ps(w->scale, _mm256_set1_ps(kLeanScale));
-      }
     } else if constexpr (kShape.scale == TileScale::kFloat) {
       w->scale = _mm256_load_ps(reinterpret_cast<const float*>(group) + 8 * half);
     } else if constexpr (kShape.scale == TileScale::kHalfMin) {

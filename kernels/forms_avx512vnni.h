@@ -79,14 +79,16 @@ TANDEM_INLINE void quants8(const uint8_t* p, __m512i q[8]) {
   for (int i = 0; i < 8; ++i) q[i] = load512(p + 64 * i);
 }
 
-// Of two planes of nibbles: high halves at p, low ones at r.
-TANDEM_INLINE void quants_nested(const uint8_t* p, const uint8_t* r, __m512i q[8]) {
+// Of two planes of nibbles: high halves at p, low ones at r; rows that are not raised have 8 more to take off.
+TANDEM_INLINE void quants_nested(const uint8_t* p, const uint8_t* r, __mmask16 raised, __m512i q[8]) {
   const __m512i low = _mm512_set1_epi8(15);
+  const __m512i more = _mm512_maskz_set1_epi32(static_cast<__mmask16>(~raised), 0x08080808);
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const __m512i high = load512(p + 64 * i), rest = load512(r + 64 * i);
-    q[i] = _mm512_ternarylogic_epi64(low, rest, _mm512_slli_epi16(high, 4), 0xca);  // low ? rest : high
-    q[i + 4] = _mm512_ternarylogic_epi64(low, _mm512_srli_epi16(rest, 4), high, 0xca);
+    // low ? rest : high
+    q[i] = _mm512_sub_epi8(_mm512_ternarylogic_epi64(low, rest, _mm512_slli_epi16(high, 4), 0xca), more);
+    q[i + 4] = _mm512_sub_epi8(_mm512_ternarylogic_epi64(low, _mm512_srli_epi16(rest, 4), high, 0xca), more);
   }
 }
 
@@ -137,7 +139,7 @@ struct Form512 {
     } else if constexpr (kIsTable) {
       quants_table(p, kIq4Values, w->q);
     } else if constexpr (is_nested(kShape)) {
-      quants_nested(p, tile.residual + b * kResidualBlockBytes, w->q);
+      quants_nested(p, tile.residual + b * kResidualBlockBytes, raised_rows(tile, b), w->q);
     } else {
       quants<kShape.bits>(p, w->q);
     }
@@ -147,16 +149,22 @@ struct Form512 {
       for (int j = 0; j < 8; ++j) w->q[j] = _mm512_add_epi8(w->q[j], raise);
     }
     load_scales(group, i, w);
+    if constexpr (kIsLean) {
+      w->min = _mm512_maskz_mul_ps(raised_rows(tile, b), w->scale, _mm512_set1_ps(kLeanRaisedMin));
+      w->scale = _mm512_mul_ps(w->scale, _mm512_set1_ps(kLeanScale));
+    }
+  }
+
+  static inline __attribute__((always_inline)) __mmask16 raised_rows(const TilePlanes& tile, int64_t b) {
+    uint16_t rows;
+    memcpy(&rows, tile.raised + 2 * b, sizeof rows);
+    return rows;
   }
 
   static inline __attribute__((always_inline)) void load_scales(const uint8_t* group, int i,
                                                                 Block512* w) {
     if constexpr (kShape.scale == TileScale::kHalf) {
       w->scale = load_half16(group + 32 * i);
-      if constexpr (kIsLean) {
-        w->min = _mm512_mul_ps(w->scale, _mm512_set1_ps(kLeanMin));
-        w->scale = _mm512_mul_ps(w->scale, _mm512_set1_ps(kLeanScale));
-      }
     } else if constexpr (kShape.scale == TileScale::kFloat) {
       w->scale = _mm512_load_ps(reinterpret_cast<const float*>(group));
     } else if constexpr (kShape.scale == TileScale::kHalfMin) {

@@ -82,6 +82,12 @@ TANDEM_INLINE void quants_nested(const uint8_t* p, const uint8_t* r, uint8x16_t 
   }
 }
 
+// All bits of the dwords whose row (bit 4 * quarter and up) is set in the 16 rows' bits.
+TANDEM_INLINE uint32x4_t row_mask(const uint8_t* rows, int quarter) {
+  const uint32x4_t bit = vshlq_u32(vdupq_n_u32(1), vaddq_s32(vdupq_n_s32(4 * (quarter % 2)), int32x4_t{0, 1, 2, 3}));
+  return vtstq_u32(vdupq_n_u32(rows[quarter / 2]), bit);
+}
+
 template <GgmlType kType>
 struct Form128 {
   static constexpr TileShape kShape = *tile_shape(kType);
@@ -107,7 +113,10 @@ struct Form128 {
       quants<kShape.bits>(p, q);
     }
     const int8x16_t table = vld1q_s8(kType == GgmlType::kMXFP4 ? kMxfp4Values : kIq4Values);
-    const uint8x16_t offset = vdupq_n_u8(static_cast<uint8_t>(kShape.offset));
+    uint8x16_t offset = vdupq_n_u8(static_cast<uint8_t>(kShape.offset));
+    if constexpr (is_nested(kShape))
+      offset = vbslq_u8(vreinterpretq_u8_u32(row_mask(tile.raised + 2 * b, quarter)),
+                        vdupq_n_u8(kRaisedOffset), vdupq_n_u8(kNestedOffset));
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
       if constexpr (kIsTable) {
@@ -117,6 +126,11 @@ struct Form128 {
       }
     }
     load_scales(group, i, quarter, w);
+    if constexpr (kIsLean) {
+      const uint32x4_t raised = row_mask(tile.raised + 2 * b, quarter);
+      w->min = vmulq_f32(w->scale, vbslq_f32(raised, vdupq_n_f32(kLeanRaisedMin), vdupq_n_f32(0)));
+      w->scale = vmulq_n_f32(w->scale, kLeanScale);
+    }
   }
 
   static inline __attribute__((always_inline)) void load_scales(const uint8_t* group, int i, int quarter,
@@ -124,10 +138,6 @@ struct Form128 {
     const uint8_t* halfs = group + 8 * quarter;
     if constexpr (kShape.scale == TileScale::kHalf) {
       w->scale = load_half4(halfs + 32 * i);
-      if constexpr (kIsLean) {
-        w->min = vmulq_n_f32(w->scale, kLeanMin);
-        w->scale = vmulq_n_f32(w->scale, kLeanScale);
-      }
     } else if constexpr (kShape.scale == TileScale::kFloat) {
       w->scale = vld1q_f32(reinterpret_cast<const float*>(group) + 4 * quarter);
     } else if constexpr (kShape.scale == TileScale::kHalfMin) {

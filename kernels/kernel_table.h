@@ -22,7 +22,7 @@ constexpr int kTileRows = 16;
 // Of what packed_bytes and pack_tiles of all columns make. Files of packed weights carry it: add one
 // whenever the packed form of any type changes in any column (a layout, a rounding, an added field);
 // what reads it (matmul, packed_row) may change freely.
-constexpr uint32_t kPackVersion = 2;
+constexpr uint32_t kPackVersion = 3;
 
 // A weight matrix repacked for one column of the table. `data` is 64-byte aligned, packed_bytes()
 // long.

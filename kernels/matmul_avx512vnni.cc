@@ -243,11 +243,11 @@ void multiply_tile(const TilePlanes& tile, int64_t n_blocks, const uint8_t* act,
     // Tiles follow one another, so that after the last panel comes the next tile's first. (A
     // prefetch past the end of the matrix is ignored.)
     TilePlanes ahead = {tile.first + (b + n) / Form::kShape.group * static_cast<int64_t>(group_bytes(Form::kShape)),
-                        nullptr};
+                        nullptr, nullptr};
     if constexpr (is_nested(Form::kShape)) ahead.residual = tile.residual + (b + n) * kResidualBlockBytes;
     const auto call = [&](auto multiply_rows) {
       return [=, &panel](int64_t m) {
-        multiply_rows(panel, n, b == 0, m == 0 ? ahead : TilePlanes{nullptr, nullptr},
+        multiply_rows(panel, n, b == 0, m == 0 ? ahead : TilePlanes{nullptr, nullptr, nullptr},
                       first_act + static_cast<size_t>(m) * act_stride, act_stride, y + m * ldy, ldy,
                       columns);
       };

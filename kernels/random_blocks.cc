@@ -68,7 +68,6 @@ void fill_random_blocks(const QuantTraits& t, int64_t n_blocks, uint32_t seed, u
 bool set_quant_bytes(const QuantTraits& t, int64_t n_blocks, uint8_t fill, uint8_t* blocks) {
   const BlockFields* f = fields_of(t.type);
   if (!f) return false;
-  if (t.type == GgmlType::kQ8_0Lean) fill ^= 0x80;  // its quants are unsigned, the file's are not
   for (int64_t i = 0; i < n_blocks; ++i, blocks += t.block_bytes) {
     memset(blocks + f->quants_begin, fill, static_cast<size_t>(f->quants_end - f->quants_begin));
   }

@@ -16,6 +16,7 @@ struct RowGroup {
   uint8_t scales[8][2];  // int8 bits
   uint8_t mins[8][2];
   uint8_t q[8][32];  // unsigned quants
+  bool is_raised[8];  // has_raised
 };
 
 template <typename Block>
@@ -70,9 +71,16 @@ void read_simple(GgmlType type, const uint8_t* src, int b, RowGroup* g) {
       fifth_bits(x.qh, g->q[b]);
       return;
     }
-    case GgmlType::kQ8_0:
     case GgmlType::kQ8_0Nested:
     case GgmlType::kQ8_0Lean: {
+      NestedBlock x;
+      nested_block(src, &x);
+      g->d[b] = x.d;
+      g->is_raised[b] = x.is_raised;
+      memcpy(g->q[b], x.q, sizeof x.q);
+      return;
+    }
+    case GgmlType::kQ8_0: {
       const auto x = read<block_q8_0>(src);
       g->d[b] = x.d;
       for (int i = 0; i < 32; ++i) g->q[b][i] = static_cast<uint8_t>(x.qs[i] + 128);
@@ -274,20 +282,22 @@ void write_header(const TileShape& s, int row, const RowGroup& g, uint8_t* heade
   }
 }
 
-// Block b of a row of the group at `group` as floats; `residual`: of that block.
-void dequantize_block(const TileShape& s, const uint8_t* group, const uint8_t* residual, int row, int b,
-                      float* out) {
+// Block b of a row of the group at `group` as floats; `residual`, `is_raised`: of that block.
+void dequantize_block(const TileShape& s, const uint8_t* group, const uint8_t* residual, bool is_raised, int row,
+                      int b, float* out) {
   const uint8_t* block = group + header_bytes(s) + b * block_bytes(s);
   const int8_t* table = s.type == GgmlType::kMXFP4                                   ? kMxfp4Values
                         : s.type == GgmlType::kIQ4_NL || s.type == GgmlType::kIQ4_XS ? kIq4Values
                                                                                      : nullptr;
   for (int k = 0; k < 32; ++k) {
     const uint8_t q = read_quant(s, row, k, block, residual);
-    const int level = table ? table[q] : q - s.offset;
+    const int offset = is_nested(s) && !is_raised ? kNestedOffset : s.offset;
+    const int level = table ? table[q] : q - offset;
     float scale, min = 0;
     if (s.scale == TileScale::kHalf) {
       scale = half_at(group, b * kTileRows + row);
-      if (s.type == GgmlType::kQ8_0Lean) min = kLeanMin * scale, scale *= kLeanScale;
+      if (s.type == GgmlType::kQ8_0Lean)
+        min = is_raised ? kLeanRaisedMin * scale : 0, scale *= kLeanScale;
     } else if (s.scale == TileScale::kFloat) {
       memcpy(&scale, group + 4 * row, 4);
     } else {
@@ -305,7 +315,7 @@ void dequantize_block(const TileShape& s, const uint8_t* group, const uint8_t* r
 }
 
 void pack_plain(const TileShape& s, const uint8_t* rows, int64_t first_row, int64_t n_rows,
-                int64_t n_cols, uint8_t* tile, uint8_t* /*residual*/) {
+                int64_t n_cols, uint8_t* tile, uint8_t* /*raised*/, uint8_t* /*residual*/) {
   const int64_t size = s.bits / 8;
   for (int64_t r = 0; r < kTileRows && first_row + r < n_rows; ++r) {
     const uint8_t* row = rows + (first_row + r) * n_cols * size;
@@ -316,7 +326,7 @@ void pack_plain(const TileShape& s, const uint8_t* rows, int64_t first_row, int6
 }
 
 void pack_blocks(const TileShape& s, const uint8_t* rows, int64_t first_row, int64_t n_rows,
-                 int64_t n_cols, uint8_t* tile, uint8_t* residual) {
+                 int64_t n_cols, uint8_t* tile, uint8_t* raised, uint8_t* residual) {
   const QuantTraits& t = *quant_traits(static_cast<uint32_t>(s.type));
   const int64_t row_bytes = n_cols / t.block_size * t.block_bytes;
   const int64_t n_blocks = n_cols / QK;
@@ -329,6 +339,8 @@ void pack_blocks(const TileShape& s, const uint8_t* rows, int64_t first_row, int
       read_group(s, row + first / s.group * file_group_bytes, n, &g);
       write_header(s, r, g, tile);
       for (int b = 0; b < n; ++b) {
+        if (g.is_raised[b])
+          raised[2 * (first + b) + r / 8] |= static_cast<uint8_t>(1 << (r % 8));
         write_quants(s, r, g.q[b], tile + header_bytes(s) + b * block_bytes(s),
                      is_nested(s) ? residual + (first + b) * kResidualBlockBytes : nullptr);
       }
@@ -342,28 +354,31 @@ size_t packed_bytes(GgmlType type, int64_t n_rows, int64_t n_cols) {
   const TileShape* s = tile_shape(type);
   if (!s || n_cols % QK != 0) return 0;
   if (n_cols % quant_traits(static_cast<uint32_t>(type))->block_size != 0) return 0;
-  return static_cast<size_t>((n_rows + kTileRows - 1) / kTileRows) *
-         (tile_bytes(*s, n_cols) + residual_bytes(*s, n_cols));
+  const int64_t n_tiles = (n_rows + kTileRows - 1) / kTileRows;
+  return static_cast<size_t>(n_tiles) * (tile_bytes(*s, n_cols) + residual_bytes(*s, n_cols)) +
+         raised_bytes(*s, n_tiles, n_cols);
 }
 
 void pack_tiles(GgmlType type, const uint8_t* rows, int64_t n_rows, int64_t n_cols,
                 int64_t tile_begin, int64_t tile_end, uint8_t* dst) {
   const TileShape& s = *tile_shape(type);
-  const size_t bytes = tile_bytes(s, n_cols), n_residual = residual_bytes(s, n_cols);
-  uint8_t* residuals = dst + static_cast<size_t>((n_rows + kTileRows - 1) / kTileRows) * bytes;
+  const PackedMatrix w = {type, n_rows, n_cols, dst};
   for (int64_t t = tile_begin; t < tile_end; ++t) {
-    uint8_t* tile = dst + static_cast<size_t>(t) * bytes;
-    uint8_t* residual = residuals + static_cast<size_t>(t) * n_residual;
-    memset(tile, 0, bytes);
-    memset(residual, 0, n_residual);
+    const TilePlanes planes = tile_planes(s, w, t);
+    uint8_t* tile = dst + (planes.first - dst);
+    uint8_t* raised = planes.raised ? dst + (planes.raised - dst) : nullptr;
+    uint8_t* residual = planes.residual ? dst + (planes.residual - dst) : nullptr;
+    memset(tile, 0, tile_bytes(s, n_cols));
+    if (raised) memset(raised, 0, raised_tile_bytes(s, n_cols));
+    if (residual) memset(residual, 0, residual_bytes(s, n_cols));
     const auto pack = is_plain(s) ? pack_plain : pack_blocks;
-    pack(s, rows, t * kTileRows, n_rows, n_cols, tile, residual);
+    pack(s, rows, t * kTileRows, n_rows, n_cols, tile, raised, residual);
   }
 }
 
 void packed_row(const PackedMatrix& w, int64_t row, float* out) {
   const TileShape& s = *tile_shape(w.type);
-  const auto [tile, residual] = tile_planes(s, w, row / kTileRows);
+  const auto [tile, raised, residual] = tile_planes(s, w, row / kTileRows);
   const int r = static_cast<int>(row % kTileRows);
   if (is_plain(s)) {
     const QuantTraits& t = *quant_traits(static_cast<uint32_t>(s.type));
@@ -375,7 +390,8 @@ void packed_row(const PackedMatrix& w, int64_t row, float* out) {
   for (int64_t b = 0; b < w.n_cols / QK; ++b) {
     const uint8_t* group = tile + b / s.group * group_bytes(s);
     const uint8_t* rest = is_nested(s) ? residual + b * kResidualBlockBytes : nullptr;
-    dequantize_block(s, group, rest, r, static_cast<int>(b % s.group), out + b * QK);
+    const bool is_raised = has_raised(s) && (raised[2 * b + r / 8] >> (r % 8) & 1);
+    dequantize_block(s, group, rest, is_raised, r, static_cast<int>(b % s.group), out + b * QK);
   }
 }
 

@@ -36,7 +36,8 @@ TEST_CASE("the full set has the bits of plain packing, the lean set is another o
       auto nested = make_backend(model, options_of(kernels, true, 2), kPages);
       CHECK(plain->weight_bytes().lean == 0);
       const WeightBytes bytes = nested->weight_bytes();
-      CHECK(bytes.full == plain->weight_bytes().full);
+      CHECK(bytes.full >= plain->weight_bytes().full);
+      CHECK(static_cast<double>(bytes.full) < 1.01 * static_cast<double>(plain->weight_bytes().full));
       CHECK(bytes.lean > 0);
       if (kernels != &kernel_table_ref()) CHECK(static_cast<double>(bytes.lean) < 0.54 * static_cast<double>(bytes.full));
       PageDealer dealer(model.config, kPages, 23);

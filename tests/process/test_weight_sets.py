@@ -1,6 +1,7 @@
 """The rung weights-4bit on a real 8-bit model: streams go on over a switch and over a worker's death, replies say so, texts are
 those of a run with that set from the start; without a lean set the rung is skipped with the reason."""
 import json
+import math
 import os
 import subprocess
 import time
@@ -168,6 +169,14 @@ def test_without_a_lean_set_the_rung_is_skipped_with_the_reason(start, q8, model
     assert reason in rung["skipped"] and not rung["is_active"]
     assert 'rung skipped' in a.log() and reason in a.log()
     assert a.status()["model"]["weight_sets"]["lean_bytes"] == 0
+
+
+def test_the_lean_set_costs_no_more_than_a_file_of_q4_0(q8, tmp_path):
+    run("quantize", "--model", q8, "--to", "q4_0", "--out", tmp_path / "q4_0.gguf")
+    loss = lambda model, weights: json.loads(run("eval", "--model", model, "--text", "/usr/share/common-licenses/GPL-3", "--tokens", 512,
+                                                 "--weights", weights, "--json").split("\n")[0])["mean_nll"]
+    lean, q4_0, full = loss(q8, "lean"), loss(tmp_path / "q4_0.gguf", "full"), loss(q8, "full")
+    assert full < lean < q4_0 + math.log(1.01)  # perplexity within 1 %
 
 
 def test_eval_and_bench_take_a_set(q8, tmp_path):
