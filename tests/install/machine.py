@@ -27,7 +27,7 @@ class Machine:
         return pathlib.Path(self.root) / inside.lstrip("/")
 
     def boot(self, timeout=60):
-        name = os.path.basename(self.root).replace(".", "-").lower()
+        name = "tandem-" + os.urandom(4).hex()  # a host name: the folder's own may have an underscore
         self.nspawn = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "systemd-nspawn", "-q", "-D", self.root, "--boot", "--register=no", "--keep-unit", "--machine=" + name,
              "--console=pipe", "--private-network", "--bind-ro=" + MODELS + ":/models",
@@ -95,8 +95,11 @@ class Machine:
         return code
 
     def off(self):
-        if self.nspawn:
-            self.run("systemctl", "--force", "poweroff", check=False)
+        if self.nspawn and self.nspawn.poll() is None:
+            if self.leader:
+                self.run("systemctl", "--force", "poweroff", check=False)
+            else:
+                self.nspawn.kill()
             try:
                 self.nspawn.wait(30)
             except subprocess.TimeoutExpired:
