@@ -79,6 +79,7 @@ Status replace_note(const std::string& path, std::string_view text) {
   const std::string staged = path + "." + std::to_string(getpid()) + ".new";
   const UniqueFd fd(open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   Status status = fd.valid() ? write_all(fd.get(), text, staged) : errno_status(errno, "cannot create " + staged);
+  if (status.ok() && fsync(fd.get()) != 0) status = errno_status(errno, "cannot write " + staged);
   if (status.ok() && rename(staged.c_str(), path.c_str()) != 0) status = errno_status(errno, "cannot replace " + path);
   if (!status.ok()) unlink(staged.c_str());
   return status;

@@ -30,7 +30,8 @@ int try_write_all(int fd, std::string_view bytes);
 // Gives a file that is written through another name, written through too.
 Status rename_durably(const std::string& from, const std::string& to);
 
-// Puts a note in place of the one that is there, in one step. It may be lost when the power goes.
+// Puts a note in place of the one that is there, in one step. When the power goes, the older one may be back; either is
+// whole.
 Status replace_note(const std::string& path, std::string_view text);
 
 }  // namespace tandem

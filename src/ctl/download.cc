@@ -5,9 +5,10 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <memory>
+#include <sstream>
 
 #include "base/file_io.h"
 #include "base/unique_fd.h"
@@ -20,6 +21,7 @@ namespace {
 using Curl = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
 using List = std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)>;
 
+constexpr int64_t kKeptBytes = 64 << 20;  // written through to the disk at a time
 constexpr long kStallSeconds = 60;  // no byte for so long: given up, to be gone on with later
 
 Curl make(const std::string& url, char* error) {
@@ -43,12 +45,28 @@ struct Transfer {
   CURL* curl = nullptr;
   const ModelStore* store = nullptr;
   int fd = -1;
-  int64_t begin = 0, at = 0;  // bytes of the file
+  std::string note;
+  int64_t begin = 0, at = 0, kept = 0;  // bytes of the file
   bool is_begun = false;
   std::string etag;
   Status status;
   Progress progress{"downloading", 0};
 };
+
+// Goes on with what is surely on the disk, and only where a (strong) mark tells what it belongs to: the note beside the
+// file, "BYTES ETAG".
+int64_t kept_bytes(const std::string& note, std::string* etag) {
+  std::istringstream line(first_line(note).value_or(""));
+  int64_t bytes = 0;
+  if (!(line >> bytes >> std::ws) || !std::getline(line, *etag) || etag->compare(0, 2, "W/") == 0) return 0;
+  return std::max<int64_t>(bytes, 0);
+}
+
+// Failing costs only that the next run begins earlier.
+void keep(Transfer* t) {
+  if (fsync(t->fd) == 0) (void)replace_note(t->note, std::to_string(t->at) + " " + t->etag + "\n").ok();
+  t->kept = t->at;
+}
 
 // Before the first byte: did the server go on where we asked, and does the rest fit?
 Status begin(Transfer* t) {
@@ -56,6 +74,7 @@ Status begin(Transfer* t) {
   curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);
   if (t->begin > 0 && code != 206) {  // the file has changed, or the server knows no ranges
     t->begin = t->at = 0;
+    unlink(t->note.c_str());
     if (ftruncate(t->fd, 0) != 0) return errno_status(errno, "cannot begin again");
   }
   curl_off_t rest = -1;
@@ -72,10 +91,12 @@ size_t on_bytes(char* bytes, size_t, size_t n, void* user) {
   if (!t->is_begun) {
     t->is_begun = true;
     if (t->status = begin(t); !t->status.ok()) return 0;
+    t->kept = t->begin;
   }
   if (t->status = write_all_at(t->fd, t->at, {bytes, n}, "the download"); !t->status.ok()) return 0;
   t->at += static_cast<int64_t>(n);
   t->progress.at(t->at);
+  if (t->at - t->kept >= kKeptBytes) keep(t);
   return n;
 }
 
@@ -97,11 +118,10 @@ Status download(const std::string& url, const std::string& to, const ModelStore&
   Transfer t;
   t.store = &store;
   t.fd = fd.get();
-  // Without a (strong) mark of what the bytes belong to, they are not gone on with.
-  std::string note = to + ".etag", etag = first_line(note).value_or("");
-  bool is_known = !etag.empty() && etag.compare(0, 2, "W/") != 0;
-  t.begin = t.at = is_known ? lseek(fd.get(), 0, SEEK_END) : 0;
-  if (!is_known && ftruncate(fd.get(), 0) != 0) return errno_status(errno, "cannot write " + to);
+  t.note = to + ".etag";
+  std::string etag;
+  t.begin = t.at = std::min<int64_t>(kept_bytes(t.note, &etag), lseek(fd.get(), 0, SEEK_END));
+  if (ftruncate(fd.get(), t.begin) != 0) return errno_status(errno, "cannot write " + to);
   char error[CURL_ERROR_SIZE] = "";
   Curl curl = make(url, error);
   t.curl = curl.get();
@@ -116,7 +136,7 @@ Status download(const std::string& url, const std::string& to, const ModelStore&
   curl_easy_setopt(curl.get(), CURLOPT_HEADERFUNCTION, on_header);
   curl_easy_setopt(curl.get(), CURLOPT_HEADERDATA, &t);
   CURLcode code = curl_easy_perform(curl.get());
-  if (t.is_begun) std::ofstream(note, std::ios::trunc) << t.etag << '\n';
+  if (t.is_begun) keep(&t);
   if (!t.status.ok()) return t.status;
   long answer = 0;
   curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &answer);

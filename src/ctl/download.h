@@ -9,7 +9,8 @@
 namespace tandem::ctl {
 
 // Into `to`, going on behind the bytes that are there if the server still has the same file (its ETag is remembered in
-// `to`.etag). Space is checked once the size is known. At most 10 redirections, to http and https only.
+// `to`.etag, with how many bytes are on the disk for good). Space is checked once the size is known. At most 10
+// redirections, to http and https only.
 Status download(const std::string& url, const std::string& to, const ModelStore& store);
 
 // At most `max_bytes`.

@@ -90,8 +90,7 @@ Status ModelStore::set_default(const std::string& name) const {
   std::string link = folder_ + "/" + kDefaultLink, fresh = link + ".new";
   unlink(fresh.c_str());
   if (symlink(name.c_str(), fresh.c_str()) != 0) return errno_status(errno, "cannot create link " + fresh);
-  if (rename(fresh.c_str(), link.c_str()) != 0) return errno_status(errno, "cannot replace link " + link);
-  return ok_status();
+  return rename_durably(fresh, link);
 }
 
 Status ModelStore::check_space(int64_t bytes) const {

@@ -68,8 +68,9 @@ Status replace_file(const std::string& path, const std::string& text, unsigned m
   if (!fd.valid()) return errno_status(errno, "cannot create " + fresh);
   Status status = write_all(fd.get(), text, path);
   if (status.ok() && ((geteuid() == 0 && fchown(fd.get(), uid, gid) != 0) || fchmod(fd.get(), mode) != 0 ||
-                      fsync(fd.get()) != 0 || rename(fresh.c_str(), path.c_str()) != 0))
+                      fsync(fd.get()) != 0))
     status = errno_status(errno, "cannot write " + path);
+  if (status.ok()) status = rename_durably(fresh, path);
   if (!status.ok()) unlink(fresh.c_str());
   return status;
 }

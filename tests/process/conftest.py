@@ -186,3 +186,10 @@ def start(tmp_path):
     yield make
     for a in running:
         a.stop()
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory):
+    out = str(tmp_path_factory.mktemp("shim") / "disk_shim.so")
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", out, os.path.join(os.path.dirname(__file__), "disk_shim.c"), "-ldl"], check=True)
+    return out

@@ -4,33 +4,23 @@ lost or torn at a sector."""
 import os
 import random
 import sqlite3
-import struct
-import subprocess
 import time
 
 import pytest
-from conftest import BIN, Appliance
+from conftest import Appliance
+from recorded_disk import Disk, read_record, watching
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-SECTOR = 512
 POINTS = int(os.environ.get("TANDEM_POWER_CUTS", "1000"))
-
-
-@pytest.fixture(scope="module")
-def shim(tmp_path_factory):
-    out = str(tmp_path_factory.mktemp("shim") / "disk_shim.so")
-    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", out, os.path.join(HERE, "disk_shim.c"), "-ldl"], check=True)
-    return out
 
 
 class Watched(Appliance):
     def __init__(self, folder, shim, settings):
-        os.environ.update(LD_PRELOAD=shim, DISK_PREFIX=str(folder / "state/requests.db"), DISK_RECORD=str(folder / "record"),
-                          DISK_FAULT=str(folder / "broken"))
+        environment = {**watching(shim, folder / "state/requests.db", folder / "record"), "DISK_FAULT": str(folder / "broken")}
+        os.environ.update(environment)
         try:
             super().__init__(folder / "state", settings=settings)
         finally:
-            for name in ("LD_PRELOAD", "DISK_PREFIX", "DISK_RECORD", "DISK_FAULT"):
+            for name in environment:
                 os.environ.pop(name)
 
 
@@ -39,74 +29,12 @@ def refused(appliance, n):
         assert appliance.post("/v1/completions", {"prompt": "a", "n": 0})[0] == 400
 
 
-def read_record(path):
-    data, at, out = open(path, "rb").read(), 0, []
-    while at < len(data):
-        kind, _, path_bytes, data_bytes, offset = struct.unpack_from("<BBHIq", data, at)
-        at += 16
-        name = os.path.basename(data[at:at + path_bytes].decode())
-        at += path_bytes
-        out.append((chr(kind), name, offset, data[at:at + data_bytes]))
-        at += data_bytes
-    return out
-
-
-def put(content, offset, data):
-    if len(content) < offset:
-        content.extend(bytes(offset - len(content)))
-    content[offset:offset + len(data)] = data
-
-
-def apply(files, op):
-    kind, name, offset, data = op
-    if kind == "w":
-        put(files.setdefault(name, bytearray()), offset, data)
-    elif kind == "t":
-        content = files.setdefault(name, bytearray())
-        del content[offset:]
-        content.extend(bytes(offset - len(content)))
-    elif kind == "u":
-        files.pop(name, None)
-    elif kind == "r":
-        files[os.path.basename(data.decode())] = files.pop(name, bytearray())
-
-
-class Disk:
-    """What is surely there (`safe`), and what was done since, in order, per file."""
-
-    def __init__(self):
-        self.safe, self.since = {}, []
-
-    def do(self, op):
-        if op[0] not in "sd":
-            self.since.append(op)
-            return
-        # A file's sync makes its bytes last; the folder's sync, that names are gone or changed.
-        lasts = (lambda o: o[0] in "ur") if op[0] == "d" else (lambda o: o[0] in "wtu" and o[1] == op[1])
-        for o in self.since:
-            if lasts(o):
-                apply(self.safe, o)
-        self.since = [o for o in self.since if not lasts(o)]
-
-    def after_a_cut(self, draw):
-        files = {name: bytearray(content) for name, content in self.safe.items()}
-        for kind, name, offset, data in self.since:
-            if kind != "w":
-                if draw.random() < 0.5:  # an unlink or truncation that was under way
-                    apply(files, (kind, name, offset, data))
-                continue
-            for sector in range(0, len(data), SECTOR):
-                if draw.random() < 0.5:
-                    put(files.setdefault(name, bytearray()), offset + sector, data[sector:sector + SECTOR])
-        return files
-
-
-def rows_of(files, folder):
+def rows_of(tree, folder):
     """Rows of the database made of these files; None: there is none yet. Raises if it is damaged."""
     for name in os.listdir(folder):
         os.unlink(os.path.join(folder, name))
-    for name, content in files.items():
-        with open(os.path.join(folder, name), "wb") as f:
+    for path, content in tree.items():
+        with open(os.path.join(folder, os.path.basename(path)), "wb") as f:
             f.write(content)
     db = sqlite3.connect(os.path.join(folder, "requests.db"))
     try:
@@ -128,13 +56,10 @@ def cut(record, folder, points, seed):
             op = record[at]
             at += 1
             disk.do(op)
-            if op[0] == "s" and op[1].endswith("-wal"):
-                everything = {name: bytearray(content) for name, content in disk.safe.items()}
-                for o in disk.since:
-                    apply(everything, o)
-                rows = rows_of(everything, folder)
+            if op[0] == "s" and disk.is_of(op, "-wal"):
+                rows = rows_of(disk.tree(), folder)
                 promised = max(promised, rows[1]) if rows else promised
-        n_open += bool(disk.since)
+        n_open += disk.has_open_ends()
         rows = rows_of(disk.after_a_cut(draw), folder)
         assert promised == 0 or (rows and rows[1] >= promised), f"point {point}: row {promised} was written through, the last is {rows}"
     return n_open
@@ -176,8 +101,8 @@ def test_what_a_cut_leaves_is_served_on(record, tmp_path, start):
         disk.do(op)
     state = tmp_path / "state0"
     state.mkdir()
-    for name, content in disk.after_a_cut(random.Random(2)).items():
-        (state / name).write_bytes(content)
+    for path, content in disk.after_a_cut(random.Random(2)).items():
+        (state / os.path.basename(path)).write_bytes(content)
     a = start()
     before = len(a.rows())
     assert before > 0
