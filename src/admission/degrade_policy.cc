@@ -31,6 +31,16 @@ DegradePolicy::DegradePolicy(Ladder ladder) : ladder_(std::move(ladder)) {
   for (const Rung& rung : ladder_.rungs) state(rung.kind).skip_reason.clear();
 }
 
+void DegradePolicy::replace_ladder(Ladder ladder) {
+  DegradePolicy fresh(std::move(ladder));
+  const auto before = std::exchange(states_, fresh.states_);
+  for (const Rung& rung : ladder_.rungs) {
+    const State& old = before[static_cast<size_t>(rung.kind)];
+    if (state(rung.kind).skip_reason.empty()) state(rung.kind) = old;
+  }
+  ladder_ = std::move(fresh.ladder_);
+}
+
 void DegradePolicy::skip(RungKind kind, std::string reason) {
   state(kind).skip_reason = std::move(reason);
   state(kind).is_active = state(kind).sheds_normal = false;

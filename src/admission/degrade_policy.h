@@ -21,6 +21,8 @@ namespace tandem {
 class DegradePolicy {
  public:
   explicit DegradePolicy(Ladder ladder);
+  // Rungs that are on the old ladder too stay on, off, pinned or skipped as they are; the others begin off.
+  void replace_ladder(Ladder ladder);
 
   struct Change {
     RungKind kind;

@@ -48,6 +48,7 @@ struct LoadSample {
 class Load {
  public:
   explicit Load(const LoadScales& scales) : scales_(scales) {}
+  void set_scales(const LoadScales& scales) { scales_ = scales; }
   void sample(const LoadSample& sample, int64_t now_us);  // about once a second
   std::optional<double> value(LoadCause cause) const { return values_[static_cast<size_t>(cause)]; }
   std::optional<double> highest() const;

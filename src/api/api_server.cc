@@ -35,6 +35,7 @@ const Route* route_of(const HttpRequest& http) {
 struct ApiServer::Impl {
   Config config;
   RequestFilter filter;
+  LiveLimits limits;
   ApiContext context;
   KeyRing keys;
   std::unique_ptr<TlsServer> tls;
@@ -44,7 +45,7 @@ struct ApiServer::Impl {
   std::optional<AccessRules> access;
   std::optional<HttpServer> http;  // last: its threads use the rest
 
-  Impl(const Config& c, InferenceService* service) : config(c), filter(config), context{config, *service, filter}, keys(config) {}
+  Impl(const Config& c, InferenceService* service) : config(c), filter(config), limits(config), context{config, *service, filter, limits}, keys(config) {}
 
   Status check_binding_rule() const {
     if (bound.is_loopback || keys.has_user_keys() || config.server_allow_unauthenticated) return ok_status();
@@ -134,6 +135,8 @@ Status ApiServer::reload_files() {
   Status tls = impl_->tls ? impl_->tls->reload() : ok_status();
   return !keys.ok() ? keys : !filter.ok() ? filter : tls;
 }
+
+void ApiServer::reload_limits(const Config& config) { impl_->limits.take(config); }
 
 void ApiServer::hand_over() {
   if (impl_->is_inherited) impl_->http->leave_socket();

@@ -1,5 +1,5 @@
 // The REST API of tandemd: binds, serves, stops. Built by the supervisor, which hands in its InferenceService.
-// Requests run on connection threads; start(), reload_files() and stop() are for the owner's thread.
+// Requests run on connection threads; start(), the reloads and stop() are for the owner's thread.
 #pragma once
 
 #include <memory>
@@ -28,6 +28,7 @@ class ApiServer {
   std::string address() const;  // "127.0.0.1:8080", "[::1]:8080"
   // Reads the key files, the deny list and the TLS files again (SIGHUP). What has an error in it stays as it was.
   Status reload_files();
+  void reload_limits(const Config& config);  // limits.* of requests that come from now on
   // A drain begins. An inherited socket outlives us: new connections are left waiting in it for our successor. On a
   // socket of our own they are still accepted, to be told to come back.
   void hand_over();

@@ -45,7 +45,7 @@ class ChatShape : public ReplyShape {
 }  // namespace
 
 HttpReply handle_chat(const ApiContext& api, HttpRequest& http) {
-  auto request = parse_chat_request(http.body, request_bounds(api.config));
+  auto request = parse_chat_request(http.body, api.limits.bounds());
   if (!request.ok()) return error_reply(request.error());
   std::string().swap(http.body);  // megabytes, and the reply may run for minutes
   return run_inference(api, http, "chat", std::move(request.value()), std::make_unique<ChatShape>());

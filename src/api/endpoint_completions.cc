@@ -39,7 +39,7 @@ class CompletionShape : public ReplyShape {
 }  // namespace
 
 HttpReply handle_completions(const ApiContext& api, HttpRequest& http) {
-  auto request = parse_completion_request(http.body, request_bounds(api.config));
+  auto request = parse_completion_request(http.body, api.limits.bounds());
   if (!request.ok()) return error_reply(request.error());
   std::string().swap(http.body);  // megabytes, and the reply may run for minutes
   return run_inference(api, http, "completions", std::move(request.value()), std::make_unique<CompletionShape>());

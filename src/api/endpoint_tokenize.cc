@@ -11,7 +11,7 @@ HttpReply handle_tokenize(const ApiContext& api, HttpRequest& http) {
   ask.text = std::move(request.value().content);
   ask.add_special = request.value().add_special;
   ask.parse_special = request.value().parse_special;
-  auto prepared = api.service.prepare(std::move(ask), call_limits(http, api.config.limits_timeout_ms));
+  auto prepared = api.service.prepare(std::move(ask), call_limits(http, api.limits.timeout_ms));
   if (!prepared.ok()) return error_reply(prepared.error());
   JsonWriter out;
   out.begin_object().key("tokens").begin_array();
@@ -25,7 +25,7 @@ HttpReply handle_detokenize(const ApiContext& api, HttpRequest& http) {
   if (!ids.ok()) return error_reply(ids.error());
   std::string text;
   if (!ids.value().empty()) {
-    auto reply = api.service.detokenize(std::move(ids.value()), call_limits(http, api.config.limits_timeout_ms));
+    auto reply = api.service.detokenize(std::move(ids.value()), call_limits(http, api.limits.timeout_ms));
     if (!reply.ok()) return error_reply(reply.error());
     text = std::move(reply.value());
   }
@@ -42,7 +42,7 @@ HttpReply handle_apply_template(const ApiContext& api, HttpRequest& http) {
   ask.messages = std::move(request.value().messages);
   ask.add_generation_prompt = request.value().add_generation_prompt;
   ask.want_prompt_text = true;
-  auto prepared = api.service.prepare(std::move(ask), call_limits(http, api.config.limits_timeout_ms));
+  auto prepared = api.service.prepare(std::move(ask), call_limits(http, api.limits.timeout_ms));
   if (!prepared.ok()) return error_reply(prepared.error());
   JsonWriter out;
   out.begin_object().key("prompt").string(prepared.value().prompt_text).end_object();

@@ -25,6 +25,4 @@ HttpReply handle_bundle(const ApiContext& api, HttpRequest& http);
 HttpReply handle_requests(const ApiContext& api, HttpRequest& http);
 HttpReply handle_openapi(const ApiContext& api, HttpRequest& http);
 
-RequestBounds request_bounds(const Config& config);
-
 }  // namespace tandem::api

@@ -64,6 +64,17 @@ std::optional<ApiError> check_model(const ApiContext& api, const std::optional<s
                    "model");
 }
 
+void LiveLimits::take(const Config& config) {
+  timeout_ms = config.limits_timeout_ms;
+  max_choices = config.limits_max_choices;
+  max_stop_strings = config.limits_max_stop_strings;
+  max_stop_bytes = config.limits_max_stop_bytes;
+}
+
+RequestBounds LiveLimits::bounds() const {
+  return {static_cast<int>(max_choices), static_cast<int>(max_stop_strings), static_cast<int>(max_stop_bytes)};
+}
+
 CallLimits call_limits(const HttpRequest& http, int64_t timeout_ms) {
   return {http.received_us + timeout_ms * 1000,
           [&http] { return http.is_client_gone() || http.is_stopping(); }};
@@ -71,7 +82,7 @@ CallLimits call_limits(const HttpRequest& http, int64_t timeout_ms) {
 
 Generation::Generation(const ApiContext& api, const HttpRequest& http, InferenceRequest request)
     : api_(api), http_(http), request_(std::move(request)), model_(api.service.model_name()) {
-  deadline_us_ = http.received_us + request_.timeout_ms.value_or(api.config.limits_timeout_ms) * 1000;
+  deadline_us_ = http.received_us + request_.timeout_ms.value_or(api.limits.timeout_ms) * 1000;
 }
 
 ApiResult<std::unique_ptr<Generation>> Generation::start(const ApiContext& api, HttpRequest& http,

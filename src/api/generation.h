@@ -2,6 +2,8 @@
 // with choice numbers of the whole reply (prompt * n + choice). Confined to the connection's thread.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,10 +16,19 @@
 
 namespace tandem::api {
 
+// Those limits.* that a reload changes while requests are read with them.
+struct LiveLimits {
+  std::atomic<int64_t> timeout_ms, max_choices, max_stop_strings, max_stop_bytes;
+  explicit LiveLimits(const Config& config) { take(config); }
+  void take(const Config& config);
+  RequestBounds bounds() const;
+};
+
 struct ApiContext {
   const Config& config;
   InferenceService& service;
   const RequestFilter& filter;
+  const LiveLimits& limits;
 };
 
 struct GenerationEvent {

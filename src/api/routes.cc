@@ -48,9 +48,4 @@ bool is_probe_path(std::string_view path) {
   return false;
 }
 
-RequestBounds request_bounds(const Config& config) {
-  return {static_cast<int>(config.limits_max_choices), static_cast<int>(config.limits_max_stop_strings),
-          static_cast<int>(config.limits_max_stop_bytes)};
-}
-
 }  // namespace tandem::api

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -52,6 +53,16 @@ Degradation::Degradation(Ladder ladder, Metrics* metrics)
   has_lean_rung_ = policy_.skip_reason(RungKind::kWeights4bit).empty();
   if (has_lean_rung_) policy_.skip(RungKind::kWeights4bit, kNoLeanSet);
   export_metrics();
+}
+
+void Degradation::replace_ladder(Ladder ladder) {
+  load_.set_scales(ladder.scales);
+  policy_.replace_ladder(std::move(ladder));
+  const auto& rungs = policy_.ladder().rungs;
+  const bool had_lean_rung = std::exchange(
+      has_lean_rung_, std::any_of(rungs.begin(), rungs.end(), [](const Rung& rung) { return rung.kind == RungKind::kWeights4bit; }));
+  if (has_lean_rung_ && !had_lean_rung) policy_.skip(RungKind::kWeights4bit, kNoLeanSet);
+  next_us_ = 0;
 }
 
 // The workers tell when they are ready; what they told last holds while they are not.

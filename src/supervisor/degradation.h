@@ -44,6 +44,7 @@ class Degradation {
  public:
   static constexpr int64_t kPeriodUs = 1'000'000;
   Degradation(Ladder ladder, Metrics* metrics);
+  void replace_ladder(Ladder ladder);  // takes effect with the next turn
 
   struct Inputs {
     std::optional<double> queue_wait_s;  // of the oldest waiting request

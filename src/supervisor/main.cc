@@ -117,6 +117,12 @@ std::string keys_for_next_start(const Config& before, const Config& after) {
                                          "limits.max_queue",
                                          "limits.ageing_ms",
                                          "limits.max_prompt_tokens",
+                                         "limits.timeout_ms",
+                                         "limits.max_choices",
+                                         "limits.max_stop_strings",
+                                         "limits.max_stop_bytes",
+                                         "degrade.enabled",
+                                         "degrade.ladder_file",
                                          "workers.watchdog_ms",
                                          "workers.drain_timeout_ms",
                                          "server.slow_reader_timeout_ms"};
@@ -137,12 +143,15 @@ Status reload(const Arguments& args, const Config& started_with, Supervisor* sup
   systemd->reloading();
   Config config;
   Status status = load_config(args, &config);
+  Result<Ladder> ladder = status.ok() ? load_ladder(config) : Result<Ladder>(status);
+  status = ladder.status();
   if (!status.ok()) {
     log_error("reload refused, the old configuration stays", {{"reason", status.message()}});
   } else {
     LogLevel level = LogLevel::kInfo;
     if (log_parse_level(config.log_level, &level)) log_set_level(level);
-    supervisor->reload(config);
+    supervisor->reload(config, std::move(*ladder));
+    server->reload_limits(config);
     log_info("reloaded", {});
     if (std::string names = keys_for_next_start(started_with, config); !names.empty())
       log_warn("changed keys wait for a restart of tandemd, those of a refused model are tried now",

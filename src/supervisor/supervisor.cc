@@ -119,11 +119,12 @@ void Supervisor::turn_drain(int64_t now) {
   fleet_.stop();
 }
 
-void Supervisor::reload(const Config& config) {
-  inbox_->post([this, config] {
+void Supervisor::reload(const Config& config, Ladder ladder) {
+  inbox_->post([this, config, ladder = std::move(ladder)] {
     if (config.log_level != config_.log_level) fleet_.set_log_level(config.log_level);
     config_ = config;
     dispatcher_.reload(config);
+    degradation_.replace_ladder(ladder);
     fleet_.reload(config);
     next_publish_us_ = 0;
   });

@@ -50,7 +50,7 @@ class Supervisor : public api::InferenceService {
   // rest.
   void drain();
   // Thread-safe. Takes over what can change while running; returns at once.
-  void reload(const Config& config);
+  void reload(const Config& config, Ladder ladder);
 
   // Thread-safe. Shown on the status page among the faults.
   void note_fault(std::string what, std::string action) {

@@ -249,6 +249,24 @@ TEST_CASE("policy: hold, pin, clear and skip") {
 }
 
 // Random curves: steps, ramps, noise, spikes, sensors that come and go, clocks that stand still and jump.
+TEST_CASE("policy: on another ladder a rung that both have stays as it is") {
+  Run run(kTwo);
+  run.steps(30, sample_of(LoadCause::kQueue, 1));
+  CHECK((run.policy.is_active(RungKind::kLogprobs) && run.policy.is_active(RungKind::kShed)));
+  REQUIRE(run.policy.pin(RungKind::kLogprobs, true));
+  std::string other = std::string(kTwo).substr(0, std::string(kTwo).rfind("[[rung]]"));
+  other += "[[rung]]\nname = \"tokens\"\ncauses = [\"queue\"]\nenter = 0.9\nleave = 0.7\nmax_tokens = 16\n";
+  run.policy.replace_ladder(ladder_of(other));
+  CHECK((run.policy.is_active(RungKind::kLogprobs) && run.policy.pinned(RungKind::kLogprobs) == true));
+  CHECK_FALSE(run.policy.is_active(RungKind::kShed));
+  CHECK_FALSE(run.policy.pin(RungKind::kShed, true));
+  CHECK_FALSE(run.policy.is_active(RungKind::kTokens));
+  run.step(sample_of(LoadCause::kQueue, 1));
+  CHECK(run.policy.max_tokens() == 16);
+  run.policy.replace_ladder({});
+  CHECK(run.policy.active().empty());
+}
+
 TEST_CASE("policy: no load curve makes a rung flap, and none stays where the load has long left it") {
   std::mt19937 random(7);
   std::uniform_real_distribution<double> unit(0, 1);

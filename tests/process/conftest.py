@@ -27,14 +27,15 @@ def names_once(pairs):
 
 class Appliance:
     """One tandemd and its workers. `settings` are section.key=value strings; `prefix` is a command that runs the rest; without
-    a model it serves the default of its state folder."""
+    a model it serves the default of its state folder; `config` is a file."""
 
-    def __init__(self, state, model=SMOLLM2, settings=(), wait_ready=True, prefix=(), port=0):
+    def __init__(self, state, model=SMOLLM2, settings=(), wait_ready=True, prefix=(), port=0, config=None):
         self.state = str(state)
         os.makedirs(self.state, exist_ok=True)
         self.log_path = os.path.join(self.state, "tandemd.log")
         command = [*prefix, os.path.join(BIN, "tandem"), "serve", "--port", str(port), "--state", self.state]
         command += ["--model", str(model)] if model else []
+        command += ["--config", str(config)] if config else []
         for setting in settings:
             command += ["--set", setting]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=open(self.log_path, "wb"))

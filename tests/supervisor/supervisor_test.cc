@@ -215,14 +215,14 @@ TEST_CASE("refused model: a new configuration is tried at once") {
   std::ofstream(box.dir + "/other.gguf") << "context=99";
   Config other = box.config;
   other.model_path = box.dir + "/other.gguf";
-  box.supervisor->reload(other);
+  box.supervisor->reload(other, {});
   REQUIRE(wait_until([&] { return box.is_ready(); }));
   CHECK(box.supervisor->model_name() == "other");
   CHECK(box.supervisor->model()->context_tokens == 99);
   Config limited = other;
   limited.limits_max_prompt_tokens = 3;
   limited.model_path = "/not/taken/over/while/a/worker/runs";
-  box.supervisor->reload(limited);
+  box.supervisor->reload(limited, {});
   REQUIRE(wait_until([&] {
     return box.run(ask({1, 2, 3, 4}, 1)).error_code == "prompt_too_long";
   }));
