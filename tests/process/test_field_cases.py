@@ -424,9 +424,35 @@ def test_keys_and_hosts(start, tmp_path):
     assert "sk-alice" not in a.log()
 
 
-def test_log_keeps_no_text_unless_asked(start):
-    a = start(settings=["log.flush_ms=50"])
-    a.post(CHAT, {"messages": [{"role": "user", "content": "heron-fifty-eight"}], "max_tokens": 4})
-    a.wait_for_rows(1)
-    everything = b"".join(open(os.path.join(a.state, f), "rb").read() for f in os.listdir(a.state) if f.startswith("requests.db"))
-    assert b"heron-fifty-eight" not in everything and "heron" not in a.log()
+def test_neither_files_nor_log_keep_texts_or_keys(start, tmp_path):
+    """Every level of the log, every kind of end; an answer's words are looked for, too. With log.text it is the other way round."""
+    import hashlib
+    keys = tmp_path / "keys"
+    keys.write_text("alice:" + hashlib.sha256(b"sk-heron-key").hexdigest() + "\n")
+    texts = ("log.text=true", "log.text=false")
+    for text in texts:
+        a = start(settings=["log.flush_ms=50", "log.level=debug", text, f"auth.user_keys_file={keys}"])
+        alice = {"Authorization": "Bearer sk-heron-key"}
+        ask = {"messages": [{"role": "user", "content": "Say the word: heron-fifty-eight"}], "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+        answer = json.loads(a.post(CHAT, ask, alice)[1])["choices"][0]["message"]["content"]
+        assert len(answer) > 40
+        a.post(CHAT, {**ask, "stream": True}, alice)
+        a.post(CHAT, ask, {"Authorization": "Bearer sk-osprey-key"})
+        a.post(CHAT, {**ask, "temperature": "heron"}, alice)
+        a.post(CHAT, {**ask, "model": "../heron-fifty-eight"}, alice)
+        a.post(CHAT, b'{"messages": "heron-fifty-eight', alice)
+        a.kill_worker()
+        a.wait_ready()
+        assert a.stop() == 0
+        everything = b"".join(open(os.path.join(folder, f), "rb").read() for folder, _, files in os.walk(a.state) for f in files)
+        for secret in ("heron-fifty-eight", answer[8:40], "Say the word"):
+            assert (secret.encode() in everything) == (text == texts[0]), (text, secret)
+            assert secret not in a.log()
+        for key in ("sk-heron-key", "sk-osprey-key", hashlib.sha256(b"sk-heron-key").hexdigest()):
+            assert key.encode() not in everything, key
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd", "....//etc/passwd", "models/../x"])
+def test_a_models_name_is_no_path(appliance, name):
+    for status, text, _ in (appliance.get("/v1/models/" + name), appliance.post(CHAT, {"messages": USER, "model": name})):
+        assert status == 404 and "root:" not in text and json.loads(text)["error"]["code"] in ("model_not_found", "unknown_url"), text

@@ -186,6 +186,20 @@ def test_without_a_usable_device_the_processor_serves_and_says_why(hybrid, devic
     assert a.stop() == 0
 
 
+def test_a_driver_that_comes_late_is_used(hybrid, device, expected, tmp_path):
+    device(driver=False)
+    a = hybrid(["gpu.cooldown_ms=1000"])
+    status, body, _ = a.get("/ready")
+    assert status == 200 and '"degraded"' in body and "no NVIDIA driver" in body, body
+    assert up(a) == (0, 1)
+    for name in os.listdir(os.path.join(SIMT, "driver")):
+        os.symlink(os.path.join(SIMT, "driver", name), tmp_path / name)
+    wait_for(lambda: up(a) == (1, 0))
+    assert '"ready"' in a.get("/ready")[1]
+    assert text_of(a) == expected
+    assert a.stop() == 0
+
+
 def uploaded(a):
     """The figures of the line that tells what a device took."""
     line = re.findall(r"weights uploaded.*", a.log())[-1]
