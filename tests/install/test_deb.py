@@ -57,6 +57,14 @@ try:
 except urllib.error.HTTPError as e: print(json.dumps([e.code, e.read().decode()]))
 except OSError as e: print(json.dumps([0, str(e)]))
 """
+# The status of a call with this key.
+MODELS = """
+import sys, urllib.error, urllib.request
+try:
+    print(urllib.request.urlopen(urllib.request.Request(sys.argv[1] + "/v1/models", None, {"Authorization": "Bearer " + sys.argv[2]}), timeout=30).status)
+except urllib.error.HTTPError as e: print(e.code)
+except OSError: print(0)
+"""
 URL = "http://127.0.0.1:8080"
 
 
@@ -120,6 +128,7 @@ def journal(box):
 
 
 def test_install_without_a_model(box):
+    box.installed_from = time.time()
     box.run("apt-get", "install", "-y", "/root/tandem.deb")
     assert box.show("tandem.service", "ActiveState") == "active"
     assert box.show("tandem.socket", "ActiveState") == "active"
@@ -134,11 +143,10 @@ def test_install_without_a_model(box):
 
 
 def test_one_command_gives_an_answer(box):
-    begin = time.time()
-    shutil.copy(os.path.join(os.environ["TANDEM_MODELS_DIR"], MODEL), box.path("var/lib/tandem/models"))
+    box.run("tandem", "model", "add", f"/models/{MODEL}")
     wait_ready(box)
     assert "Paris" in box.run("tandem", "chat", "--temperature", "0", "What is the capital of France?").stdout
-    print(f"from the model's copy to an answer: {time.time() - begin:.1f} s")
+    print(f"from the package to an answer: {time.time() - box.installed_from:.1f} s")
 
 
 def test_locked_in(box):
@@ -174,6 +182,40 @@ def test_reload_without_dropping_a_stream(box):
     assert '"finish": "length"' in out and '"done": true' in out, out + err
     assert box.show("tandem.service", "MainPID") == pid
     assert "loud" in journal(box)
+
+
+def test_keys_are_rotated_and_the_port_is_opened_by_the_verb(box):
+    def comes(key, status):
+        box.wait(f"{status} with the key {key}", lambda: box.python(MODELS, URL, key) == status)
+
+    config = box.path("etc/tandem/tandem.toml")
+    shipped = config.read_text()
+    refused = box.run("tandem", "configure", "listen", "0.0.0.0:8080", check=False)
+    assert refused.returncode == 1 and "tandem configure key" in refused.stderr
+    pid = box.show("tandem.service", "MainPID")
+    stream = box.start_python(STREAM, URL, 400)
+    assert stream.stderr.readline() == "first\n"
+    old = box.run("tandem", "configure", "key", "app").stdout.strip()
+    comes("none", 401)
+    comes(old, 200)
+    new = box.run("tandem", "configure", "key", "app").stdout.strip()
+    comes(new, 200)
+    comes(old, 401)
+    out, err = stream.communicate(timeout=120)
+    assert '"finish": "length"' in out and '"done": true' in out, out + err  # begun without a key
+    assert box.show("tandem.service", "MainPID") == pid
+    try:
+        box.run("tandem", "configure", "listen", "0.0.0.0:8080")
+        assert "0.0.0.0:8080" in box.show("tandem.socket", "Listen")
+        comes(new, 200)
+        said = box.run("systemctl", "status", "tandem.service", check=False)
+        assert said.returncode == 0 and box.show("tandem.service", "NRestarts") == "0"
+    finally:
+        box.run("tandem", "configure", "listen", "127.0.0.1:8080")
+        box.run("tandem", "configure", "key", "app", "--remove")
+        config.write_text(shipped)
+    assert "127.0.0.1:8080" in box.show("tandem.socket", "Listen")
+    comes("none", 200)
 
 
 def test_a_restart_refuses_no_connection(box):
