@@ -4,6 +4,8 @@ import json
 import os
 import re
 import subprocess
+import sys
+import subprocess
 import time
 
 import pytest
@@ -120,3 +122,35 @@ def test_a_memory_control_group_is_the_budget(memory_group, start):  # in this o
     assert kills is None or int(kills.group(1)) == 0
     assert sum(v for k, v in b.metrics().items() if k.startswith("llm_worker_restarts_total")) == 0
     assert b.stop() == 0
+
+
+# Takes memory until the worker is gone; where that frees less than it takes meanwhile, it goes next.
+HOG = """
+import os, sys, time
+open("/proc/self/oom_score_adj", "w").write("-900")
+held = []
+while os.path.exists("/proc/" + sys.argv[1]):
+    held.append(bytearray(b"x" * (1 << 20)))
+    time.sleep(0.02)
+"""
+
+
+def test_without_memory_the_worker_goes_not_the_supervisor_and_streams_go_on(memory_group, start):
+    prefix, folder = memory_group(500 * MIB)
+    a = start(settings=[f"cache.kv_pool_bytes={POOL}"], prefix=prefix)
+
+    def text():
+        chunks = a.client().completions.create(model=a.model_name, prompt="Once upon a time", max_tokens=200, temperature=0, stream=True,
+                                               extra_body={"ignore_eos": True})
+        return "".join(chunk.choices[0].text for chunk in chunks)
+
+    wanted = text()
+    hog = subprocess.Popen([*prefix, sys.executable, "-c", HOG, str(a.worker_pids()[0])])
+    while hog.poll() is None:  # one of these streams is hit
+        assert text() == wanted
+    assert sum(v for k, v in a.metrics().items() if k.startswith('llm_worker_restarts_total{cause="killed"')) >= 1
+    with open(os.path.join(folder, "memory.oom_control"), encoding="ascii") as f:
+        kills = re.search(r"oom_kill (\d+)", f.read())
+    assert kills is None or int(kills.group(1)) >= 1
+    a.wait_ready()
+    assert a.stop() == 0
