@@ -1,6 +1,10 @@
 """The `openai` package against the appliance and a real model: what an application developer does first."""
+import asyncio
 import json
 import math
+import re
+import threading
+import time
 
 import openai
 import pytest
@@ -17,6 +21,9 @@ def chat(a, **more):
 def test_models_and_chat(appliance):
     models = appliance.client().models.list().data
     assert [m.id for m in models] == ["SmolLM2-135M-Instruct.Q4_1"] and models[0].object == "model"
+    assert appliance.client().models.retrieve(models[0].id) == models[0]
+    with pytest.raises(openai.NotFoundError):
+        appliance.client().models.retrieve("gpt-4o")
     reply = chat(appliance)
     assert "Paris" in reply.choices[0].message.content
     assert reply.choices[0].finish_reason == "stop" and reply.choices[0].message.role == "assistant"
@@ -123,6 +130,12 @@ def test_logit_bias_and_penalties(appliance):
                                   extra_body={"repetition_penalty": 1.8}).choices[0].text
     plain = c.completions.create(model=name, prompt="a a a a a a a a", max_tokens=12, temperature=0).choices[0].text
     assert varied != plain
+    ask = {"model": name, "prompt": "Say it again and again:", "max_tokens": 40, "temperature": 0, "logprobs": 1, "extra_body": {"ignore_eos": True}}
+
+    def n_different(**more):
+        return len(set(c.completions.create(**ask, **more).choices[0].logprobs.tokens))
+
+    assert max(n_different(presence_penalty=-2), n_different(frequency_penalty=-2)) < min(n_different(presence_penalty=2), n_different(frequency_penalty=2))
 
 
 @pytest.mark.parametrize("more,param", [
@@ -138,6 +151,8 @@ def test_bad_values_are_refused_by_name(appliance, more, param):
         chat(appliance, **more)
     assert e.value.body["param"].startswith(param) and param.split("[")[0] in e.value.body["message"]
     assert e.value.body["type"] == "invalid_request_error"
+    if isinstance(more[param], (int, float)) and more != {"top_logprobs": 2}:
+        assert re.search(r"must be .*\d.*, got ", e.value.body["message"]), e.value.body
 
 
 def test_other_refusals(appliance):
@@ -172,3 +187,31 @@ def test_tokenize_detokenize_template(appliance):
     assert 2 in json.loads(appliance.post("/tokenize", {"content": text, "parse_special": True})[1])["tokens"]
     prompt = json.loads(appliance.post("/apply-template", {"messages": ASK})[1])["prompt"]
     assert prompt.startswith("<|im_start|>system\n") and prompt.endswith("<|im_start|>assistant\n")
+
+
+def test_async_client(appliance):
+    async def both():
+        async with openai.AsyncOpenAI(base_url=appliance.url + "/v1", api_key="none", max_retries=0) as client:
+            async def story(i):
+                stream = await client.chat.completions.create(model=appliance.model_name, messages=ASK, temperature=0, max_tokens=12 + i, stream=True)
+                return "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
+
+            return await asyncio.gather(*[story(i) for i in range(8)])
+
+    for i, text in enumerate(asyncio.run(both())):
+        assert text == chat(appliance, max_tokens=12 + i).choices[0].message.content
+
+
+def test_the_client_comes_back_when_it_was_told_to(start):
+    a = start(settings=["log.flush_ms=50"])
+    assert a.post("/admin/degrade", {"rung": "shed", "pin": "on"})[0] == 200
+    low = {"model": a.model_name, "messages": ASK, "max_tokens": 2, "extra_body": {"priority": "low"}}
+    with pytest.raises(openai.RateLimitError) as e:
+        a.client().chat.completions.create(**low)
+    wait_s = int(e.value.response.headers["Retry-After"])
+    assert e.value.body["code"] == "overloaded" and wait_s >= 1
+    begin = time.time()
+    threading.Timer(wait_s / 2, lambda: a.post("/admin/degrade", {"rung": "shed", "pin": "clear"})).start()
+    reply = a.client().with_options(max_retries=1).chat.completions.create(**low)
+    assert reply.usage.completion_tokens == 2 and time.time() - begin >= 0.9 * wait_s
+    assert [r["http_status"] for r in a.wait_for_rows(3)] == [200, 429, 429]

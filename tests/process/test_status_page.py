@@ -226,3 +226,42 @@ def test_a_pinned_rung_lights_up(appliance, open_page):
     page.select_option("#rung", "weights-4bit")
     page.click("text=Pin on")
     wait_for(page, "document.getElementById('answer').textContent.includes('there is no lean weight set')")
+
+
+FETCHES = """async (url) => {
+  const simple = {method: 'POST', headers: {'Content-Type': 'text/plain'}, body: JSON.stringify({prompt: 'Once', max_tokens: 1})};
+  const outcome = {};
+  for (const [name, path, options] of [
+      ['simple', '/v1/completions', simple], ['blind', '/v1/completions', {...simple, mode: 'no-cors'}],
+      ['json', '/v1/completions', {...simple, headers: {'Content-Type': 'application/json'}}],
+      ['models', '/v1/models', {}], ['log', '/v1/requests', {}], ['drain', '/admin/drain', {method: 'POST', mode: 'no-cors'}]]) {
+    try { const r = await fetch(url + path, options); outcome[name] = r.type + ' ' + (await r.text()).length; } catch (e) { outcome[name] = 'refused'; }
+  }
+  return outcome;
+}"""
+
+
+def test_a_page_of_another_origin_gets_and_does_nothing(start, browser, tmp_path):
+    import http.server
+    import threading
+    (tmp_path / "index.html").write_text("<!doctype html><title>x</title>")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *a: http.server.SimpleHTTPRequestHandler(*a, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    page = browser.new_context().new_page()
+    page.goto(f"http://localhost:{server.server_address[1]}/")
+    a = start(settings=["log.flush_ms=50"])
+    outcome = page.evaluate(FETCHES, a.url)
+    # A blind call is sent, and its answer hidden from the page; the appliance refuses it all the same.
+    assert outcome == {"simple": "refused", "blind": "opaque 0", "json": "refused", "models": "refused", "log": "refused", "drain": "opaque 0"}
+    assert a.get("/ready")[0] == 200
+    assert {r["http_status"] for r in a.wait_for_rows(1)} == {403} and a.metrics()["llm_generation_tokens_total"] == 0
+    # The owner lets this origin in; by another name of the box it still gets nothing (a name that was bound anew).
+    b = start(settings=[f"server.cors_origin=http://localhost:{server.server_address[1]}"])
+    outcome = page.evaluate(FETCHES, b.url)
+    assert outcome["models"].startswith("cors ") and outcome["json"].startswith("cors ")
+    rebound = browser.browser_type.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--host-resolver-rules=MAP evil.example 127.0.0.1"])
+    page = rebound.new_page()
+    answer = page.goto(b.url.replace("127.0.0.1", "evil.example") + "/v1/models")
+    assert answer.status == 403 and "host_not_allowed" in answer.text()
+    rebound.close()
+    server.shutdown()
