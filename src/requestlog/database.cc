@@ -1,7 +1,10 @@
 #include "requestlog/database.h"
 
 #include <sqlite3.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 namespace tandem {
@@ -46,6 +49,10 @@ Status Database::open(const std::string& path, DatabaseMode mode) {
   if (rc == SQLITE_OK) return ok_status();
   Status status = failed(rc, "cannot open the database");
   close();
+  // SQLite does not tell a missing folder from one that takes no files.
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  if (mode != DatabaseMode::kReadOnly && access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
+    return {status.code(), status.message() + " (" + std::strerror(errno) + ")"};
   return status;
 }
 
