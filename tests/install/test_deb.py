@@ -198,6 +198,7 @@ def test_keys_are_rotated_and_the_port_is_opened_by_the_verb(box):
     old = box.run("tandem", "configure", "key", "app").stdout.strip()
     comes("none", 401)
     comes(old, 200)
+    assert box.run("stat", "-c", "%U:%G %a", "/etc/tandem/keys").stdout.strip() == "root:tandem 640"
     new = box.run("tandem", "configure", "key", "app").stdout.strip()
     comes(new, 200)
     comes(old, 401)
@@ -231,6 +232,29 @@ def test_a_restart_refuses_no_connection(box):
     out, err = knocking.communicate(timeout=60)
     seen = __import__("json").loads(out)
     assert set(seen) == {"200"} and seen["200"] > 20, (seen, err)
+
+
+def test_a_stop_waits_as_long_as_the_drain_may_take(box):
+    config = box.path("etc/tandem/tandem.toml")
+    text = config.read_text()
+    assert "#drain_timeout_ms = 30000" in text
+    config.write_text(text.replace("#drain_timeout_ms = 30000", "drain_timeout_ms = 100000"))
+    drop_in(box, "hasty", "TimeoutStopSec=2\n")  # without a word of the program the kill comes after this
+    try:
+        box.run("systemctl", "restart", "tandem.service")
+        wait_ready(box)
+        stream = box.start_python(STREAM, URL, 1500)
+        assert stream.stderr.readline() == "first\n"
+        begin = time.time()
+        box.run("systemctl", "stop", "tandem.socket", "tandem.service")
+        out, err = stream.communicate(timeout=120)
+        assert '"finish": "length"' in out and '"done": true' in out, out + err
+        assert time.time() - begin > 3, "the stream was too short to show anything"
+        assert box.show("tandem.service", "Result") == "success"
+    finally:
+        config.write_text(text)
+        fresh(box)
+    wait_ready(box)
 
 
 def test_watchdog_ends_a_stopped_supervisor(box):

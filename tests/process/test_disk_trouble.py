@@ -50,8 +50,15 @@ class Mounted(Appliance):
         return True
 
 
-def test_full_then_room_again(tmp_path):
-    a = Mounted(tmp_path / "state")
+@pytest.fixture
+def mounted(tmp_path):
+    made = []
+    yield lambda *first: made.append(Mounted(tmp_path / "state", *first)) or made[0]
+    assert made[0].stop() == 0
+
+
+def test_full_then_room_again(mounted):
+    a = mounted()
     assert a.serves() and a.wait_for_rows(1)
     assert "repacked weights are not stored" in a.log() and "space" in a.log()
     with pytest.raises(OSError), open(a.inside("filler"), "wb", buffering=0) as f:
@@ -62,13 +69,11 @@ def test_full_then_room_again(tmp_path):
     assert a.metrics()["llm_request_log_dropped_total"] > 0
     os.unlink(a.inside("filler"))
     assert a.keeps_rows_again()
-    assert a.stop() == 0
 
 
-def test_read_only_then_writable_again(tmp_path):
-    a = Mounted(tmp_path / "state", 'mkdir "$0/cache" && mount -o remount,ro "$0"')
+def test_read_only_then_writable_again(mounted):
+    a = mounted('mkdir "$0/cache" && mount -o remount,ro "$0"')
     assert all(a.serves() for _ in range(5))
     assert a.told("read-only", "readonly", "Read-only")
     subprocess.run(["nsenter", "-t", str(a.process.pid), "--mount", "mount", "-o", "remount,rw", a.state], check=True)
     assert a.keeps_rows_again()
-    assert a.stop() == 0

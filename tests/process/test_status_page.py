@@ -186,7 +186,8 @@ def test_the_buttons_want_the_admin_key(start, open_page, tmp_path):
     keys, admin = tmp_path / "keys", tmp_path / "admin"
     keys.write_text("app:" + hashlib.sha256(b"app-key").hexdigest() + "\n")
     admin.write_text(hashlib.sha256(b"admin-key").hexdigest() + "\n")
-    a = start(settings=[f"auth.user_keys_file={keys}", f"auth.admin_key_file={admin}"])
+    a = start(settings=["log.text=true", "log.flush_ms=20", f"auth.user_keys_file={keys}", f"auth.admin_key_file={admin}"])
+    assert a.post("/v1/completions", {"prompt": "A heron in private", "max_tokens": 2}, {"Authorization": "Bearer app-key"})[0] == 200
     page = open_page(a.url)
     (pid,) = a.worker_pids()
     for wrong in ["", "app-key"]:
@@ -209,6 +210,10 @@ def test_the_buttons_want_the_admin_key(start, open_page, tmp_path):
     download.value.save_as(path)
     with tarfile.open(path) as tar:
         assert {os.path.basename(n) for n in tar.getnames()} == {"README.txt", "config.toml", "status.json", "metrics.txt", "requests.json"}
+        everything = b"".join(tar.extractfile(name).read() for name in tar.getnames())
+    assert b'"completions"' in everything
+    for secret in ("heron", "app-key", "admin-key", hashlib.sha256(b"app-key").hexdigest(), hashlib.sha256(b"admin-key").hexdigest()):
+        assert secret.encode() not in everything, secret
     page.fill("#key", "")
 
 
