@@ -5,11 +5,12 @@ from make_ipc_seeds.)"""
 import pathlib
 import struct
 
-HERE = pathlib.Path(__file__).resolve().parent / "corpus"
+HERE = pathlib.Path(__file__).resolve().parent
+corpus = HERE / "corpus"
 
 
 def save(target, name, data):
-    folder = HERE / target
+    folder = corpus / target
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
 
@@ -102,7 +103,7 @@ def write_tokenizer():
 
 
 def write_templates():
-    for path in sorted((HERE.parents[1] / "jinja" / "templates").glob("*.jinja")):
+    for path in sorted((HERE.parent / "jinja" / "templates").glob("*.jinja")):
         # One seed a line of the long lists of constructs; whole files for the rest.
         lines = path.read_text().splitlines() if path.stem in ("expressions", "filters", "strings", "tests") else None
         if lines is None:
@@ -134,8 +135,14 @@ def write_http():
         save("fuzz_http_body", name, bytes([kind]) + body.encode())
 
 
-if __name__ == "__main__":
+def write_all(folder):
+    global corpus
+    corpus = pathlib.Path(folder)
     write_gguf()
     write_tokenizer()
     write_templates()
     write_http()
+
+
+if __name__ == "__main__":
+    write_all(corpus)

@@ -1,4 +1,4 @@
-// Writes one empty and one filled message of each kind as seeds of fuzz_ipc. usage: make_ipc_seeds FOLDER
+// Writes seeds of fuzz_ipc: an empty message of each kind, a few filled ones, and all of a side as one stream. usage: make_ipc_seeds FOLDER
 #include <fstream>
 
 #include "ipc/codec.h"
@@ -8,11 +8,16 @@ using namespace tandem::ipc;
 namespace {
 
 int written = 0;
+std::string streams[2];  // from the worker, to the worker
 
 template <typename Side, typename Message>
 void save(const std::string& folder, char side, Message message) {
   const std::string name = (side != 0 ? "/to_worker_" : "/from_worker_") + std::to_string(written++);
-  std::ofstream(folder + name, std::ios::binary) << side << encode(Side(std::move(message)));
+  const std::string frame = encode(Side(std::move(message)));
+  std::ofstream(folder + name, std::ios::binary) << side << frame;
+  std::string& stream = streams[static_cast<size_t>(side)];
+  for (int byte = 0; byte < 4; ++byte) stream += static_cast<char>(frame.size() >> 8 * byte);
+  stream += frame;
 }
 
 template <typename Side, size_t... I>
@@ -48,5 +53,10 @@ int main(int argc, char** argv) {
   reply.ids = {1, 2};
   reply.prompt_text = "text";
   save<FromWorker>(folder, 0, reply);
+  for (const char side : {char{0}, char{1}}) {
+    const char in_small_pieces = static_cast<char>(2 | 20 << 2 | side);
+    std::ofstream(folder + (side != 0 ? "/to_worker_stream" : "/from_worker_stream"), std::ios::binary)
+        << in_small_pieces << streams[static_cast<size_t>(side)];
+  }
   return 0;
 }
