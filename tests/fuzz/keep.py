@@ -5,10 +5,12 @@ RUNS (0: no bound) ends a target earlier. Started by `run --keep`, which builds.
 import argparse
 import contextlib
 import datetime
+import glob
 import io
 import lzma
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -22,7 +24,8 @@ import fuzz_log
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.path.join(ROOT, "build", "fuzz")
-INTERRUPTED = 72  # libFuzzer's own exit status after SIGINT
+INTERRUPTED, TIMEOUT = 72, 70  # libFuzzer's own exit statuses
+HANGS_CPU_SECONDS = 10
 AT_A_TIME = 2
 
 stopping = threading.Event()
@@ -85,10 +88,25 @@ def say(text):
     print(f"{datetime.datetime.now(datetime.timezone.utc):%H:%M:%S} {text}", flush=True)
 
 
+def hangs(target, args):
+    """Inputs that took long by the clock, and again by processor time. Those that others crowded out are removed."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_CPU, (HANGS_CPU_SECONDS, HANGS_CPU_SECONDS))
+    failing = []
+    for kind in ("slow-unit", "timeout"):
+        for path in glob.glob(f"{BUILD}/failures/{target}-{kind}-*"):
+            if subprocess.run([os.path.join(args.bin, target), path], capture_output=True, preexec_fn=limit).returncode == 0:
+                os.remove(path)
+            else:
+                failing.append(path)
+    return failing
+
+
 def fuzz(target, max_len, args, commit):
     """One run and its line in the log. True unless an input failed."""
-    command = ["nice", os.path.join(args.bin, target), f"-max_total_time={args.seconds}", f"-runs={args.runs or -1}",
-               f"-max_len={max_len}", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1",
+    # Not by entropy: counting rare features takes a third of the processor's time. Short runs choose inputs so.
+    command = ["nice", os.path.join(args.bin, target), f"-max_total_time={args.seconds}", f"-runs={args.runs or -1}", "-entropic=0",
+               f"-max_len={max_len}", "-timeout=300", "-rss_limit_mb=2048", "-print_final_stats=1",
                f"-artifact_prefix={BUILD}/failures/{target}-", made("found", target), seeds(target), kept(target)]
     begin = time.monotonic()
     # A group of its own: an interrupt at the terminal reaches it once, from here.
@@ -103,7 +121,7 @@ def fuzz(target, max_len, args, commit):
             progress.read(line)
         cpu, quiet = progress.clock(), progress.quiet()  # it may have ended, but is not reaped yet
         del running[target]
-    ok = child.returncode in (0, INTERRUPTED)
+    ok = child.returncode in (0, INTERRUPTED, TIMEOUT) and not hangs(target, args)
     run = {"date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%M:%SZ}", "commit": commit, "target": target,
            "seconds": round(time.monotonic() - begin), "cpu_seconds": round(cpu), "executions": progress.executions,
            "edges": progress.edges, "new_edges": progress.new_edges, "quiet_cpu_seconds": int(quiet),
@@ -133,7 +151,7 @@ def keep(target, max_len, args):
         shutil.copy(os.path.join(seeds(target), name), merged)
     known = set(os.listdir(merged))
     merge = subprocess.run([os.path.join(args.bin, target), "-merge=1", "-set_cover_merge=1", f"-max_len={max_len}",
-                            "-timeout=10", "-rss_limit_mb=2048", f"-artifact_prefix={BUILD}/failures/{target}-", merged, found,
+                            "-timeout=300", "-rss_limit_mb=2048", f"-artifact_prefix={BUILD}/failures/{target}-", merged, found,
                             kept(target)], capture_output=True, text=True, errors="replace", preexec_fn=os.setpgrp)
     if merge.returncode != 0:
         say(f"{target}: merge failed\n{merge.stderr[-2000:]}")
