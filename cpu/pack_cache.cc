@@ -19,7 +19,7 @@ namespace tandem {
 namespace {
 
 constexpr char kMagic[8] = {'T', 'N', 'D', 'M', 'P', 'A', 'C', 'K'};
-constexpr uint32_t kFileVersion = 2;
+constexpr uint32_t kFileVersion = 3;
 constexpr size_t kAlign = 2u << 20;      // of the packed bytes in the file: a huge page
 constexpr size_t kSmallBytes = 64u << 20;  // page tables of so little memory stay cached
 constexpr size_t kWriteBytes = 4u << 20;  // between two looks at `stop`
@@ -30,11 +30,11 @@ struct Header {
   char isa[32];
   PackCache::Hash stamp_hash, model_hash;
   uint64_t n_places, data_offset, n_bytes;
-  double full_ms, lean_ms;
-  uint64_t n_speed_threads;
+  double full_ms, lean_ms, full_perplexity, lean_perplexity;
+  uint64_t n_figure_threads;
   uint64_t checksum;  // of header (this field zero) and entries
 };
-static_assert(sizeof(Header) == 8 + 8 + 32 + 32 + 24 + 24 + 8);
+static_assert(sizeof(Header) == 8 + 8 + 32 + 32 + 24 + 40 + 8);
 
 struct Entry {
   char name[40];
@@ -131,7 +131,7 @@ Result<MappedWeights> PackCache::map_existing(const std::string& isa, const std:
   has_old_stamp_ = header.stamp_hash != hash_text(model_stamp_);
   if (has_old_stamp_ && header.model_hash != model_hash()) return other("it is of another model");
   model_hash_ = header.model_hash;
-  speeds_ = {header.full_ms, header.lean_ms, static_cast<uint32_t>(header.n_speed_threads)};
+  figures_ = {header.full_ms, header.lean_ms, header.full_perplexity, header.lean_perplexity, static_cast<uint32_t>(header.n_figure_threads)};
   mapped.data = base + header.data_offset;
   const auto* entries = reinterpret_cast<const Entry*>(base + sizeof header);
   for (size_t i = 0; i < places.size(); ++i)
@@ -157,7 +157,7 @@ Result<MappedWeights> PackCache::load(const std::string& isa, const std::vector<
   is_hit_ = mapped.ok();
   if (!is_hit_) {
     choices_.clear();
-    speeds_ = {};
+    figures_ = {};
     miss_reason_ = mapped.status().message();
     return mapped;
   }
@@ -197,9 +197,9 @@ void PackCache::set_choices(const std::string& isa, std::vector<uint32_t> choice
   if (is_hit_ && can_store()) keep(isa, mapped_places_, n_mapped_, model_hash_, mapped_data_);
 }
 
-void PackCache::set_speeds(const std::string& isa, const SetSpeeds& speeds) {
-  if (speeds == speeds_) return;
-  speeds_ = speeds;
+void PackCache::set_figures(const std::string& isa, const SetFigures& speeds) {
+  if (speeds == figures_) return;
+  figures_ = speeds;
   if (is_hit_ && can_store()) keep(isa, mapped_places_, n_mapped_, model_hash_, mapped_data_);
 }
 
@@ -217,7 +217,9 @@ Status PackCache::store(const std::atomic<bool>& stop) {
   set_text(header.isa, sizeof header.isa, isa_);
   header.stamp_hash = hash_text(model_stamp_), header.model_hash = model_hash_;
   header.n_places = entries.size(), header.data_offset = data_offset(entries.size()), header.n_bytes = n_bytes_;
-  header.full_ms = speeds_.full_ms, header.lean_ms = speeds_.lean_ms, header.n_speed_threads = speeds_.n_threads;
+  header.full_ms = figures_.full_ms, header.lean_ms = figures_.lean_ms;
+  header.full_perplexity = figures_.full_perplexity, header.lean_perplexity = figures_.lean_perplexity;
+  header.n_figure_threads = figures_.n_threads;
   header.checksum = table_checksum(header, entries.data());
   std::vector<uint8_t> head(sizeof header + entries.size() * sizeof(Entry));
   std::memcpy(head.data(), &header, sizeof header);

@@ -30,12 +30,13 @@ struct PackedPlace {
   size_t offset = 0, size = 0;
 };
 
-// Milliseconds of a step of one token with either set of weights, as measured on this machine with so many threads; 0:
-// never measured.
-struct SetSpeeds {
+// Milliseconds of a step of one token with either set of weights, as measured on this machine with so many threads, and
+// the perplexity of a text that every model gets; 0: never measured.
+struct SetFigures {
   double full_ms = 0, lean_ms = 0;
+  double full_perplexity = 0, lean_perplexity = 0;
   uint32_t n_threads = 0;
-  bool operator==(const SetSpeeds&) const = default;
+  bool operator==(const SetFigures&) const = default;
 };
 
 // A file mapped read-only and shared; the packed bytes start at `data`.
@@ -72,8 +73,8 @@ class PackCache {
   const std::vector<uint32_t>& choices() const { return choices_; }
   void set_choices(const std::string& isa, std::vector<uint32_t> choices);
   // The same of both weight sets' speed.
-  const SetSpeeds& speeds() const { return speeds_; }
-  void set_speeds(const std::string& isa, const SetSpeeds& speeds);
+  const SetFigures& figures() const { return figures_; }
+  void set_figures(const std::string& isa, const SetFigures& speeds);
   bool is_verified() const { return is_verified_; }
   // Checks what load() took on trust; kDataLoss names the damaged matrix, kCancelled: `stop` was set.
   Status verify(const std::atomic<bool>& stop);
@@ -100,7 +101,7 @@ class PackCache {
   // Of the mapped file: what each matrix must hash to.
   std::vector<uint64_t> checksums_;
   std::vector<uint32_t> choices_;  // by matrix, or empty
-  SetSpeeds speeds_;
+  SetFigures figures_;
   std::vector<PackedPlace> mapped_places_;
   const uint8_t* mapped_data_ = nullptr;
   size_t n_mapped_ = 0;

@@ -315,12 +315,14 @@ std::string disk(const Doc& d) {
   return out + "</dl>";
 }
 
-// Size and speed of both sets of weights, where there are two.
+// Size, speed and perplexity of both sets of weights, where there are two.
 std::string weight_sets(const Doc& d) {
   if (d.number_or_0("model.weight_sets.lean_bytes") <= 0) return "";
   auto set = [&](const std::string& name) {
     double ms = d.number_or_0("model.weight_sets." + name + "_step_ms");
-    return bytes(d.number("model.weight_sets." + name + "_bytes")) + (ms > 0 ? fmt::format(", {:.1f} tokens/s alone", 1000 / ms) : "");
+    double perplexity = d.number_or_0("model.weight_sets." + name + "_perplexity");
+    return bytes(d.number("model.weight_sets." + name + "_bytes")) + (ms > 0 ? fmt::format(", {:.1f} tokens/s alone", 1000 / ms) : "") +
+           (perplexity > 0 ? fmt::format(", perplexity {:.1f} on a built-in text", perplexity) : "");
   };
   return row("8-bit set", set("full")) + row("4-bit set", set("lean"));
 }

@@ -90,7 +90,8 @@ auto fields_of(M& m) {
   return std::tie(m.name, m.architecture, m.quantization, m.device, m.isa, m.n_parameters, m.file_bytes,
                   m.context_tokens, m.vocab_size, m.n_layers, m.device_layers, m.device_name, m.prompt_fixed_us, m.prompt_token_ns, m.has_chat_template, m.chat_template_error,
                   m.pool_tokens, m.kv_bytes_per_token, m.kv_pool_bytes, m.swap_pool_bytes, m.weight_bytes, m.max_batch_size,
-                  m.memory, m.full_set_bytes, m.lean_set_bytes, m.full_step_ms, m.lean_step_ms, m.no_lean_reason);
+                  m.memory, m.full_set_bytes, m.lean_set_bytes, m.full_step_ms, m.lean_step_ms, m.full_perplexity, m.lean_perplexity,
+                  m.no_lean_reason);
 }
 template <Is<Ready> M>
 auto fields_of(M& m) { return std::tie(m.model); }

@@ -15,7 +15,7 @@
 
 namespace tandem::ipc {
 
-constexpr uint32_t kProtocolVersion = 6;
+constexpr uint32_t kProtocolVersion = 7;
 
 // What a worker does: all of it; prompts only, lending their K/V; or the rest, taking the K/V over.
 enum class Role : uint8_t { kBoth, kPrefill, kDecode };
@@ -206,10 +206,11 @@ struct ModelInfo {
   int64_t weight_bytes = 0;
   int32_t max_batch_size = 0;
   MemoryPlan memory;
-  // What a step reads of each set, and the time of a step of one token where both were measured. The lean set serves
+  // What a step reads of each set, the time of a step of one token and the perplexity of a text that all models get,
+  // where both were measured. The lean set serves
   // if no_lean_reason is empty.
   int64_t full_set_bytes = 0, lean_set_bytes = 0;
-  double full_step_ms = 0, lean_step_ms = 0;
+  double full_step_ms = 0, lean_step_ms = 0, full_perplexity = 0, lean_perplexity = 0;
   std::string no_lean_reason{};
 };
 struct Ready {

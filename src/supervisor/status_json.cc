@@ -31,6 +31,8 @@ void write_model(JsonWriter& out, const StatusView& view) {
     field(out, "lean_bytes", m.lean_set_bytes);
     out.key("full_step_ms").number(m.full_step_ms);
     out.key("lean_step_ms").number(m.lean_step_ms);
+    out.key("full_perplexity").number(m.full_perplexity);
+    out.key("lean_perplexity").number(m.lean_perplexity);
     field(out, "no_lean_reason", m.no_lean_reason);
     out.end_object();
     field(out, "context_tokens", m.context_tokens);

@@ -27,7 +27,7 @@
 #include "worker/sandbox.h"
 #include "worker/text_thread.h"
 #include "worker/warmup.h"
-#include "worker/weight_speed.h"
+#include "worker/weight_figures.h"
 
 namespace tandem {
 namespace {
@@ -290,17 +290,21 @@ Status Worker::look_at_sets(const TakeEvents& take_events) {
   ipc::ModelInfo& info = model_->info;
   const WeightBytes bytes = model_->backend->weight_bytes();
   info.full_set_bytes = bytes.full, info.lean_set_bytes = bytes.lean;
-  SetSpeeds speeds = model_->pack_cache->speeds();
-  if (bytes.lean > 0 && (speeds.full_ms <= 0 || speeds.n_threads != static_cast<uint32_t>(model_->n_threads))) {
+  SetFigures figures = model_->pack_cache->figures();
+  if (bytes.lean > 0 && (figures.full_ms <= 0 || figures.n_threads != static_cast<uint32_t>(model_->n_threads))) {
     mailbox_.post_message(ipc::Progress{"measuring weight sets", 0});
-    const bool is_first = speeds.full_ms <= 0;
-    CHECK_ASSIGN(speeds, measure_sets(engine_.get(), *model_, take_events));
-    if (is_first) model_->pack_cache->set_speeds(info.isa, speeds);
-    log_info("weight sets measured", {{"full_ms", speeds.full_ms}, {"lean_ms", speeds.lean_ms},
+    const bool is_first = figures.full_ms <= 0;
+    CHECK_ASSIGN(figures, measure_sets(engine_.get(), *model_, take_events));
+    if (is_first) model_->pack_cache->set_figures(info.isa, figures);
+    log_info("weight sets measured", {{"full_ms", figures.full_ms}, {"lean_ms", figures.lean_ms},
+                                      {"full_perplexity", figures.full_perplexity}, {"lean_perplexity", figures.lean_perplexity},
                                       {"full_bytes", bytes.full}, {"lean_bytes", bytes.lean}});
   }
-  if (bytes.lean > 0) info.full_step_ms = speeds.full_ms, info.lean_step_ms = speeds.lean_ms;
-  info.no_lean_reason = no_lean_reason(config_, *model_, speeds);
+  if (bytes.lean > 0) {
+    info.full_step_ms = figures.full_ms, info.lean_step_ms = figures.lean_ms;
+    info.full_perplexity = figures.full_perplexity, info.lean_perplexity = figures.lean_perplexity;
+  }
+  info.no_lean_reason = no_lean_reason(config_, *model_, figures);
   return ok_status();
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kStatus = R"({"version":"1.2","uptime_seconds":4000,
  "readiness":{"state":"degraded","cause":"<b>hot</b> & slow","remedy":"cool \"it\""},
- "model":{"name":"m","architecture":"llama","quantization":"Q4_1","layers":32,"context_tokens":8192,"weight_bytes":98000000,"weight_sets":{"full_bytes":98000000,"lean_bytes":52000000,"full_step_ms":20,"lean_step_ms":12.5,"no_lean_reason":""},"sha256":"ab12"},
+ "model":{"name":"m","architecture":"llama","quantization":"Q4_1","layers":32,"context_tokens":8192,"weight_bytes":98000000,"weight_sets":{"full_bytes":98000000,"lean_bytes":52000000,"full_step_ms":20,"lean_step_ms":12.5,"full_perplexity":14.25,"lean_perplexity":15.5,"no_lean_reason":""},"sha256":"ab12"},
  "workers":[{"role":"both","state":"ready","batch":3,"restarts":2,"rss_bytes":250000000,"device":"cpu","isa":"avx2","device_layers":0,"last_end":"crash: x"},
             {"role":"decode","state":"ready","device":"gpu","isa":"sm_89 avx2","device_layers":20}],
  "queue":{"running":3,"limit":256,"waiting":{"high":1,"normal":2,"low":4}},
@@ -63,8 +63,8 @@ TEST_CASE("status page: each section says what the status says, escaped") {
   CHECK(has(section(s, "workers"), "Last end: crash: x"));
   CHECK(has(section(s, "workers"), "<td>cpu avx2</td>"));
   CHECK(has(section(s, "workers"), "<td>gpu sm_89 avx2, 20 of 32 layers on the device</td>"));
-  CHECK(has(section(s, "about"), "<dt>8-bit set</dt><dd>98.0 MB, 50.0 tokens/s alone"));
-  CHECK(has(section(s, "about"), "<dt>4-bit set</dt><dd>52.0 MB, 80.0 tokens/s alone"));
+  CHECK(has(section(s, "about"), "<dt>8-bit set</dt><dd>98.0 MB, 50.0 tokens/s alone, perplexity 14.2 on a built-in text"));
+  CHECK(has(section(s, "about"), "<dt>4-bit set</dt><dd>52.0 MB, 80.0 tokens/s alone, perplexity 15.5 on a built-in text"));
   CHECK(has(section(s, "machine"), "class=\"warn\">78 °C</span>, throttles at 85 °C"));
   CHECK(has(section(s, "machine"), "<dt>Clock</dt><dd>no sensor</dd>"));
   CHECK(has(section(s, "machine"), "broken sensor</span>: PSI reads x"));

@@ -285,19 +285,19 @@ TEST_CASE("the measured speed of both weight sets is stored with the weights, an
   const TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 3);
   OmpTeam team(1);
   TempFile first, second;
-  const auto load = [&](const TempFile* file, const TempFile* into, SetSpeeds expected, const SetSpeeds* measured) {
+  const auto load = [&](const TempFile* file, const TempFile* into, SetFigures expected, const SetFigures* measured) {
     PackCache cache({file ? file->open_for(O_RDONLY) : UniqueFd(), into ? into->open_for(O_RDWR) : UniqueFd(), false, false}, "stamp");
     PackOptions options;
     options.cache = &cache;
     auto packed = PackedModel::pack(model.weights, ref, &team, options);
     REQUIRE(packed.ok());
     CHECK(cache.is_hit() == (file != nullptr));
-    CHECK(cache.speeds() == expected);
-    if (measured) cache.set_speeds(ref.isa, *measured);
+    CHECK(cache.figures() == expected);
+    if (measured) cache.set_figures(ref.isa, *measured);
     CHECK(cache.has_kept() == (into != nullptr));
     if (cache.has_kept()) CHECK(cache.store(kGoOn).ok());
   };
-  const SetSpeeds slow{9, 5, 1}, fast{3, 2, 4};
+  const SetFigures slow{9, 5, 20, 25, 1}, fast{3, 2, 20, 26, 4};
   load(nullptr, &first, {}, &slow);
   load(&first, nullptr, slow, nullptr);
   load(&first, &second, slow, &fast);

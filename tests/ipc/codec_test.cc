@@ -129,7 +129,7 @@ TEST_CASE("messages from the worker keep every field") {
   CHECK((done.is_stored && done.is_whole && done.damage == "torn"));
 
   ModelInfo m{"n", "llama", "Q4_1", "cpu", "avx2", 1, 2, 3, 4, 5, 3, "card", 17, 18, true, "bad", 6, 7, 8, 80, 9, 10,
-              {11, 12, 13, 14, 15, 16, true}, 19, 20, 1.5, 0.5, "no lean"};
+              {11, 12, 13, 14, 15, 16, true}, 19, 20, 1.5, 0.5, 2.5, 3.5, "no lean"};
   m = round_trip(Ready{m}).model;
   CHECK((m.name == "n" && m.architecture == "llama" && m.quantization == "Q4_1" && m.device == "cpu"));
   CHECK((m.isa == "avx2" && m.n_parameters == 1 && m.file_bytes == 2 && m.context_tokens == 3));
@@ -140,6 +140,7 @@ TEST_CASE("messages from the worker keep every field") {
   CHECK((m.memory.process_bytes == 14 && m.memory.other_bytes == 15 && m.memory.budget_bytes == 16));
   CHECK(m.memory.is_configured);
   CHECK((m.full_set_bytes == 19 && m.lean_set_bytes == 20 && m.full_step_ms == 1.5 && m.lean_step_ms == 0.5));
+  CHECK((m.full_perplexity == 2.5 && m.lean_perplexity == 3.5));
   CHECK(m.no_lean_reason == "no lean");
 
   PrepareReply p = round_trip(PrepareReply{1, true, "e", "c", {4, 5}, kBytes});

@@ -86,6 +86,8 @@ def test_both_sets_are_measured_and_shown(box):
     sets = box.status()["model"]["weight_sets"]
     assert sets["no_lean_reason"] == "", sets
     assert 0.5 < sets["lean_bytes"] / sets["full_bytes"] < 0.54 and 0 < sets["lean_step_ms"] < sets["full_step_ms"]
+    assert 1 < sets["full_perplexity"] < sets["lean_perplexity"] < 1.6 * sets["full_perplexity"]
+    assert f"perplexity {sets['lean_perplexity']:.1f} on a built-in text" in box.get("/status")[1]
     assert "8-bit set" in box.get("/status")[1] and "4-bit set" in box.get("/status")[1]
     rung = next(r for r in box.status()["ladder"] if r["rung"] == "weights-4bit")
     assert rung["skipped"] == "" and not rung["is_active"]
