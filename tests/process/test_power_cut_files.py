@@ -49,7 +49,8 @@ class Recorder:
         for point, tree, before, after in cuts(ops, self.start, points):
             for path in filter(is_watched, before | after):
                 wanted = [promised.get(path, "none") for promised in (before, after)]
-                assert tree.get(path, "none") in wanted, f"{path} is neither old nor new, cut behind {ops[max(0, point - 3):point]}"
+                said = f"{path} is neither old nor new, cut behind {ops[max(0, point - 3):point]}"
+                assert tree.get(path, "none") in wanted, said
             left[digest(tree)] = tree
         assert len(left) > 5, "the cuts left hardly anything to choose from"
         print(f"{points} points of {len(ops)}, {len(left)} different states")
