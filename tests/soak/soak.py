@@ -2,7 +2,8 @@
 """soak.py --minutes N [--kills-a-minute K] [--clients C] [--seed S] [--json FILE]: an appliance under mixed load (chat,
 completions, streams, priorities, cancels, slow readers, scrapes, reloads) while its worker is killed at random. Every reply
 is compared with the one an unloaded run gave; at the end the process must hold no more memory, files, threads or pages than
-after the first minutes. Appends one JSON line a minute and one at the end, so that a long run can be done in pieces.
+after the first minutes. Appends one JSON line a minute and one at the end, so that a long run can be done in pieces; Ctrl-C
+ends one early and judges what was done.
 
 Exit 1: a reply was lost, mixed up or different, the process grew, or a restart was not counted."""
 import argparse
@@ -157,6 +158,8 @@ def run(minutes, kills_a_minute, clients, seed, json_file, say=print):
             if settled is None and time.time() - begin >= min(180, 60 * minutes / 3):
                 settled = sizes
             line(**soak.counts, **sizes, faults=len(soak.faults))
+    except KeyboardInterrupt:
+        pass  # what was done so far is judged
     finally:
         soak.stopping.set()
         for t in threads:
