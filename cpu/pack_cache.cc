@@ -197,9 +197,9 @@ void PackCache::set_choices(const std::string& isa, std::vector<uint32_t> choice
   if (is_hit_ && can_store()) keep(isa, mapped_places_, n_mapped_, model_hash_, mapped_data_);
 }
 
-void PackCache::set_figures(const std::string& isa, const SetFigures& speeds) {
-  if (speeds == figures_) return;
-  figures_ = speeds;
+void PackCache::set_figures(const std::string& isa, const SetFigures& figures) {
+  if (figures == figures_) return;
+  figures_ = figures;
   if (is_hit_ && can_store()) keep(isa, mapped_places_, n_mapped_, model_hash_, mapped_data_);
 }
 

@@ -72,9 +72,9 @@ class PackCache {
   // before store(); a mapped file whose choices are others is stored anew, where it can be.
   const std::vector<uint32_t>& choices() const { return choices_; }
   void set_choices(const std::string& isa, std::vector<uint32_t> choices);
-  // The same of both weight sets' speed.
+  // The same of both weight sets' figures.
   const SetFigures& figures() const { return figures_; }
-  void set_figures(const std::string& isa, const SetFigures& speeds);
+  void set_figures(const std::string& isa, const SetFigures& figures);
   bool is_verified() const { return is_verified_; }
   // Checks what load() took on trust; kDataLoss names the damaged matrix, kCancelled: `stop` was set.
   Status verify(const std::atomic<bool>& stop);

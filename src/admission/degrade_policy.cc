@@ -1,5 +1,6 @@
 #include "admission/degrade_policy.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -39,6 +40,10 @@ void DegradePolicy::replace_ladder(Ladder ladder) {
     if (state(rung.kind).skip_reason.empty()) state(rung.kind) = old;
   }
   ladder_ = std::move(fresh.ladder_);
+}
+
+bool DegradePolicy::has(RungKind kind) const {
+  return std::any_of(ladder_.rungs.begin(), ladder_.rungs.end(), [&](const Rung& rung) { return rung.kind == kind; });
 }
 
 void DegradePolicy::skip(RungKind kind, std::string reason) {

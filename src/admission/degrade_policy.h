@@ -46,6 +46,7 @@ class DegradePolicy {
   void skip(RungKind kind, std::string reason);
   const std::string& skip_reason(RungKind kind) const { return state(kind).skip_reason; }
   const Ladder& ladder() const { return ladder_; }
+  bool has(RungKind kind) const;  // on the ladder, skipped or not
 
  private:
   struct State {

@@ -207,8 +207,7 @@ struct ModelInfo {
   int32_t max_batch_size = 0;
   MemoryPlan memory;
   // What a step reads of each set, the time of a step of one token and the perplexity of a text that all models get,
-  // where both were measured. The lean set serves
-  // if no_lean_reason is empty.
+  // where both were measured. The lean set serves if no_lean_reason is empty.
   int64_t full_set_bytes = 0, lean_set_bytes = 0;
   double full_step_ms = 0, lean_step_ms = 0, full_perplexity = 0, lean_perplexity = 0;
   std::string no_lean_reason{};

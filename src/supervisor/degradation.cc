@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -50,24 +49,21 @@ Result<Ladder> load_ladder(const Config& config) {
 
 Degradation::Degradation(Ladder ladder, Metrics* metrics)
     : metrics_(metrics), load_(ladder.scales), policy_(std::move(ladder)) {
-  has_lean_rung_ = policy_.skip_reason(RungKind::kWeights4bit).empty();
-  if (has_lean_rung_) policy_.skip(RungKind::kWeights4bit, kNoLeanSet);
+  if (policy_.has(RungKind::kWeights4bit)) policy_.skip(RungKind::kWeights4bit, kNoLeanSet);
   export_metrics();
 }
 
 void Degradation::replace_ladder(Ladder ladder) {
+  const bool had_lean_rung = policy_.has(RungKind::kWeights4bit);
   load_.set_scales(ladder.scales);
   policy_.replace_ladder(std::move(ladder));
-  const auto& rungs = policy_.ladder().rungs;
-  const bool had_lean_rung = std::exchange(
-      has_lean_rung_, std::any_of(rungs.begin(), rungs.end(), [](const Rung& rung) { return rung.kind == RungKind::kWeights4bit; }));
-  if (has_lean_rung_ && !had_lean_rung) policy_.skip(RungKind::kWeights4bit, kNoLeanSet);
+  if (policy_.has(RungKind::kWeights4bit) && !had_lean_rung) policy_.skip(RungKind::kWeights4bit, kNoLeanSet);
   next_us_ = 0;
 }
 
 // The workers tell when they are ready; what they told last holds while they are not.
 void Degradation::note_lean_set(const std::string& reason) {
-  if (!has_lean_rung_ || reason == policy_.skip_reason(RungKind::kWeights4bit)) return;
+  if (!policy_.has(RungKind::kWeights4bit) || reason == policy_.skip_reason(RungKind::kWeights4bit)) return;
   policy_.skip(RungKind::kWeights4bit, reason);
   if (reason.empty()) log_info("rung serves", {{"rung", "weights-4bit"}});
   else log_info("rung skipped", {{"rung", "weights-4bit"}, {"reason", reason}});

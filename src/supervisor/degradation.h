@@ -77,7 +77,6 @@ class Degradation {
   BatchLimit batch_limit_;
   std::array<std::string, kNumLoadCauses> notes_;
   std::array<std::string, kNumRungs> whys_;
-  bool has_lean_rung_ = false;  // the ladder has it
   double gap_sum_s_ = 0;
   int64_t n_gaps_ = 0, next_us_ = 0, last_us_ = 0;
   std::optional<double> last_throttles_, last_faults_;

@@ -45,7 +45,7 @@ Result<double> perplexity_of(Engine* engine, const std::vector<int32_t>& ids, We
 
 }  // namespace
 
-Result<SetFigures> measure_sets(Engine* engine, const LoadedModel& model, const TakeEvents& take_events) {
+Result<SetFigures> measure_sets(Engine* engine, const LoadedModel& model, const SetFigures& known, const TakeEvents& take_events) {
   EngineRequest request = startup_request(startup_prompt(kPrompt, 3, model.info.vocab_size), 2 * kRounds * kStepsOfRound + 2);
   SetFigures figures;
   figures.n_threads = static_cast<uint32_t>(model.n_threads);
@@ -75,10 +75,13 @@ Result<SetFigures> measure_sets(Engine* engine, const LoadedModel& model, const 
   (void)take_events();
   if (!has_begun) return internal_error("the text to measure the weight sets with did not begin");
   figures.full_ms = static_cast<double>(best_us[0]) / 1000, figures.lean_ms = static_cast<double>(best_us[1]) / 1000;
-  std::vector<int32_t> ids;
-  CHECK_OK(model.tokenizer->encode(kText, {true, false}, &ids));
-  CHECK_ASSIGN(figures.full_perplexity, perplexity_of(engine, ids, WeightSet::kFull, take_events));
-  CHECK_ASSIGN(figures.lean_perplexity, perplexity_of(engine, ids, WeightSet::kLean, take_events));
+  figures.full_perplexity = known.full_perplexity, figures.lean_perplexity = known.lean_perplexity;
+  if (figures.full_perplexity <= 0) {
+    std::vector<int32_t> ids;
+    CHECK_OK(model.tokenizer->encode(kText, {true, false}, &ids));
+    CHECK_ASSIGN(figures.full_perplexity, perplexity_of(engine, ids, WeightSet::kFull, take_events));
+    CHECK_ASSIGN(figures.lean_perplexity, perplexity_of(engine, ids, WeightSet::kLean, take_events));
+  }
   CHECK_OK(engine->set_weights(WeightSet::kFull));
   return figures;
 }

@@ -294,7 +294,7 @@ Status Worker::look_at_sets(const TakeEvents& take_events) {
   if (bytes.lean > 0 && (figures.full_ms <= 0 || figures.n_threads != static_cast<uint32_t>(model_->n_threads))) {
     mailbox_.post_message(ipc::Progress{"measuring weight sets", 0});
     const bool is_first = figures.full_ms <= 0;
-    CHECK_ASSIGN(figures, measure_sets(engine_.get(), *model_, take_events));
+    CHECK_ASSIGN(figures, measure_sets(engine_.get(), *model_, figures, take_events));
     if (is_first) model_->pack_cache->set_figures(info.isa, figures);
     log_info("weight sets measured", {{"full_ms", figures.full_ms}, {"lean_ms", figures.lean_ms},
                                       {"full_perplexity", figures.full_perplexity}, {"lean_perplexity", figures.lean_perplexity},
