@@ -50,6 +50,7 @@ struct EngineRequest {
   int64_t waited_us = 0;              // before it came here: counts for ageing
   int64_t deadline_us = 0;            // 0: none
   std::vector<int32_t> end_tokens;
+  bool waits_for_company = true;      // with static batching: else its batch begins at once
   // Only the prompt is computed here, and first tokens drawn; then its pages are lent and the request is no longer
   // ours, without a word but the loan.
   bool hands_off = false;

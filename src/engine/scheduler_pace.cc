@@ -94,11 +94,12 @@ void Scheduler::form_batch(int64_t now_us) {
   if (waiting_.empty()) return;
   int n_waiting = 0;
   int64_t first_us = now_us;
+  bool waits_to_fill = options_.batching != Batching::kDynamic;
   for (const Sequence* s : waiting_) {
     n_waiting += places(*s);
     first_us = std::min(first_us, s->waiting_since_us);
+    if (!s->request->request.waits_for_company) waits_to_fill = false;
   }
-  bool waits_to_fill = options_.batching != Batching::kDynamic;
   if (waits_to_fill && n_waiting < options_.max_batch_size && now_us - first_us < options_.form_us) return;
   ++batch_;
   int n_taken = 0;

@@ -17,6 +17,7 @@ EngineRequest startup_request(std::vector<int32_t> prompt, uint32_t max_tokens) 
   request.choices.push_back({0, {}});
   request.sampling.temperature = 0;
   request.sampling.ignore_eos = true;
+  request.waits_for_company = false;
   request.max_tokens = max_tokens;
   return request;
 }

@@ -18,9 +18,10 @@ double true_us(const StepShape& s) {
 // Scheduler alone under a clock that steps take time on.
 struct PacedRun {
   explicit PacedRun(SchedulerOptions o) : scheduler(std::move(o)) {}
-  void add(int n_prompt, uint32_t max_tokens) {
+  void add(int n_prompt, uint32_t max_tokens, bool waits_for_company = true) {
     EngineRequest r = fake_request(n_prompt, max_tokens, ++id);
     r.id = id;
+    r.waits_for_company = waits_for_company;
     r.sampling.ignore_eos = true;
     scheduler.add(std::move(r), now, &events);
   }
@@ -163,6 +164,18 @@ TEST_CASE("dynamic batching: whoever waits when the last batch has ended") {
   for (int i = 0; i < 3; ++i) run.step();
   CHECK(run.n_items == 1);  // the ended lane is dropped
   CHECK_FALSE(run.step());
+}
+
+TEST_CASE("static batching: a request that waits for no company begins at once, with those that wait") {
+  SchedulerOptions o = options(0);
+  o.max_batch_size = 4;
+  o.batching = Batching::kStatic;
+  PacedRun run(o);
+  run.add(10, 5);
+  CHECK_FALSE(run.step());
+  run.add(10, 5, false);
+  CHECK(run.step());
+  CHECK(run.scheduler.n_running() == 2);
 }
 
 TEST_CASE("static batching: a batch forms when full or after a wait; ended lanes are dropped or computed on") {

@@ -237,6 +237,17 @@ def test_a_storm_of_cancels_leaves_nothing_behind(start):
     assert text_of(a.post(CHAT, job("Hello.", 40))) == expected
 
 
+@pytest.mark.parametrize("way, form_ms", [("dynamic", 50), ("static", 50), ("static-padded", 50), ("static", 30000)])
+def test_every_way_of_batching_starts_and_answers_as_continuous_does(appliance, start, way, form_ms):
+    """Start-up computes texts of its own, one at a time: they must not wait for a batch to form."""
+    wanted = [text_of(appliance.post(CHAT, job(f"Story {i}.", 12))) for i in range(4)]
+    a = start(settings=[f"batch.batching={way}", "batch.max_batch_size=4", f"batch.form_ms={form_ms}"])
+    began = time.time()
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        assert [text_of(r) for r in threads.map(lambda i: a.post(CHAT, job(f"Story {i}.", 12)), range(4))] == wanted
+    assert time.time() - began < 20  # a full batch waits for nobody
+
+
 def test_silent_clients_and_too_many_connections(start):
     a = start(settings=["server.max_connections=8", "server.header_timeout_ms=1500"])
     host, port = a.address.rsplit(":", 1)

@@ -2,13 +2,15 @@
 """What the box does at 1.67 times the rate it sustains, with the ladder of degradation and without it; each figure with its goal.
 
     run.py --model SmolLM2-135M-Instruct.Q4_1.gguf [--high 1000] [--seconds 0] [--quantize-to q8_0]
-    run.py --model FILE --fixed 0.248,0.0221,10.1 --only on|off --json FIGURES    one case at a time, of one unloaded run's figures
+    run.py --model FILE --fixed 0.248,0.0221,6.3 --only on|off --json FIGURES    one case at a time, of one unloaded run's figures
     run.py --report FIGURES
 
 The model is requantized to Q8_0 first (the full set). Then, on one server after the other, with the settings of --set: the defaults decode 32
 sequences together, which alone may make a gap of more than 3 x the unloaded one:
   unloaded    requests one after another: targets are 5 x the p50 of TTFT and 3 x the p50 of a request's mean gap between tokens;
-  sustained   as many clients as the batch holds, each asking again at once: requests a second;
+  throughput  as many clients as the batch holds, each asking again at once: requests a second;
+  sustained   the highest rate of Poisson arrivals of the mix below at which the ladder being off leaves 95 % of all requests on target: halving
+              the interval below the throughput, --probe seconds each. At the throughput itself queues grow without bound, so no target holds;
   ladder on   Poisson arrivals at 1.67 x that rate until --high requests of high priority have come (or --seconds are over; 0: no limit),
               high 10 %, normal 45 %, low 45 %; every fourth asks for log-probabilities, every tenth low one for 200 tokens;
   ladder off  the same arrivals, degrade.enabled = false.
@@ -35,6 +37,7 @@ sys.path.insert(0, os.path.join(HERE, "../peers"))
 import runners  # noqa: E402
 
 OVERLOAD, TTFT_FACTOR, GAP_FACTOR = 1.67, 5, 3
+SUSTAINED_SHARE, N_PROBES = 0.95, 5
 WORDS = "river stone market winter engine garden letter signal harbour mountain paper window".split()
 
 
@@ -151,10 +154,13 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def on_target(reply, targets):
+    return reply["status"] == 200 and reply["ttft"] <= targets[0] and reply["gap"] <= targets[1]
+
+
 def share(replies, targets, priority):
     of = [r for r in replies if r["ask"]["priority"] == priority]
-    good = [r for r in of if r["status"] == 200 and r["ttft"] <= targets[0] and r["gap"] <= targets[1]]
-    return len(good) / len(of) if of else float("nan"), len(of)
+    return sum(on_target(r, targets) for r in of) / len(of) if of else float("nan"), len(of)
 
 
 def marks(replies):
@@ -210,8 +216,24 @@ def measure_unloaded(tandem, model, a):
         alone = asyncio.run(one_after_another(server.address, 24))[4:]
         with urllib.request.urlopen(server.address + "/status.json") as r:
             n_lanes = json.load(r)["kv"]["batch_limit"] or 32
-        rate = asyncio.run(saturate(server.address, n_lanes, a.saturate))
-    return [TTFT_FACTOR * statistics.median(r.ttft for r in alone), GAP_FACTOR * statistics.median(r.gap for r in alone), rate]
+        throughput = asyncio.run(saturate(server.address, n_lanes, a.saturate))
+    targets = [TTFT_FACTOR * statistics.median(r.ttft for r in alone), GAP_FACTOR * statistics.median(r.gap for r in alone)]
+    print(f"targets TTFT {targets[0]:.3f} s, gap {1e3 * targets[1]:.1f} ms; throughput {throughput:.2f} requests/s", flush=True)
+    return [*targets, sustained_rate(tandem, model, a, targets, throughput)]
+
+
+def sustained_rate(tandem, model, a, targets, throughput):
+    held, missed = 0.0, throughput
+    for i in range(N_PROBES):
+        rate = (held + missed) / 2
+        with tandem.serve(model, a.threads, [*a.set, "degrade.enabled=false"]) as server:
+            replies, _ = asyncio.run(open_loop(server.address, make_asks(rate, 10**6, a.probe, 40 + i)))
+        good = sum(on_target(dataclasses.asdict(r), targets) for r in replies) / len(replies)
+        print(f"ladder off, {rate:.2f} requests/s: {good:.1%} of {len(replies)} on target", flush=True)
+        held, missed = (rate, missed) if good >= SUSTAINED_SHARE else (held, rate)
+    if held == 0:
+        raise RuntimeError(f"not even {missed:.2f} requests/s are on target; other settings, --set, or a longer --probe?")
+    return held
 
 
 def report(figures):
@@ -248,7 +270,8 @@ def main():
     p.add_argument("--build", default=os.path.join(ROOT, "build/release"))
     p.add_argument("--high", type=int, default=1000, help="requests of high priority in each overload")
     p.add_argument("--seconds", type=float, default=0, help="an overload ends after so long at the latest; 0: no limit")
-    p.add_argument("--saturate", type=float, default=60, help="seconds of the sustained rate's run")
+    p.add_argument("--saturate", type=float, default=40, help="seconds of the run that measures the throughput")
+    p.add_argument("--probe", type=float, default=45, help="seconds of arrivals of each of the runs that look for the sustained rate")
     p.add_argument("--quantize-to", default="q8_0", help="of the model first; empty: as it is")
     p.add_argument("--threads", type=int, default=0)
     p.add_argument("--set", action="append", default=[], help="section.key=value for all servers")
