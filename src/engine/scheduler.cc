@@ -2,6 +2,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <climits>
 #include <tuple>
 
 #include "base/check.h"
@@ -144,15 +145,19 @@ void Scheduler::plan_prompts(int64_t now_us) {
   std::sort(candidates_.begin(), candidates_.end(), is_more_important);
 
   int budget = options_.prefill_chunk_tokens;
-  bool is_admitting = true;
+  // The highest class asked for by those who found no room: who asked for no more stays behind them.
+  int closed_from = INT_MAX;
   for (Sequence* s : candidates_) {
     if (budget == 0) break;
     if (s->state == Sequence::State::kEnded) continue;  // handed back meanwhile
     if (s->state == Sequence::State::kWaiting) {
-      if (!may_join(*s)) continue;
+      const int asked = s->request->request.priority;
+      if (!may_join(*s) || asked >= closed_from) continue;
       // A victim of this step closes admission too: whoever comes after it is less important still.
-      is_admitting = is_admitting && s->preempted_in_step != step_ && try_admit(s, now_us);
-      if (!is_admitting) continue;
+      if (s->preempted_in_step == step_ || !try_admit(s, closed_from < INT_MAX, now_us)) {
+        closed_from = asked;
+        continue;
+      }
     }
     if (s->state != Sequence::State::kRunning) continue;  // admitted, and handed back for want of pages
     if (!is_turn_of(*s)) continue;
@@ -193,8 +198,9 @@ bool Scheduler::grow_for_chunk(Sequence* s, int* n_tokens, int64_t now_us) {
   return true;
 }
 
-// Admits `s` if there is a place and pages for it, or if preempting strictly lower classes makes them.
-bool Scheduler::try_admit(Sequence* s, int64_t now_us) {
+// Admits `s` if there is a place and pages for it, or if preempting sequences of a class below the one it asked for makes
+// them. `passes_others`: free room is theirs, only what it takes from victims is its own.
+bool Scheduler::try_admit(Sequence* s, bool passes_others, int64_t now_us) {
   PrefixCache::Hit hit;
   if (!s->is_swapped()) hit = find_cached(*s);
   size_t n_kept = running_.size();
@@ -203,10 +209,11 @@ bool Scheduler::try_admit(Sequence* s, int64_t now_us) {
       lanes_.pop_back();
       continue;
     }
-    if (n_kept == 0 || running_[n_kept - 1]->priority_class <= s->priority_class) return false;
+    if (n_kept == 0 || running_[n_kept - 1]->priority_class <= s->request->request.priority) return false;
     --n_kept;
   }
   bool has_victims = running_.size() > n_kept;
+  if (passes_others && !has_victims) return false;
   while (running_.size() > n_kept) preempt_last(now_us);
   if (s->state != Sequence::State::kWaiting) return false;  // went back with other choices of its request
   if (has_victims && !s->is_swapped()) hit = find_cached(*s);  // one of them may have held what was found

@@ -10,7 +10,9 @@
 // when it is admitted again, or, where that is full, to be computed again later (the numbers are the same by the
 // invariance rule; tokens are never drawn twice). A sequence that is alone and larger than the device moves its
 // first pages to the swap tier and reads them there. A waiting sequence may also push out
-// running ones of a strictly lower class. Ageing lifts whoever waits, so everybody runs in the end.
+// running ones of a class strictly below the one it asked for. Ageing lifts whoever waits and protects whoever has waited,
+// so everybody runs in the end; it pushes nobody out, or under a queue longer than the ageing time each admission would throw
+// away what another has computed. Behind one that finds no room, only those who asked for more go on, and only by pushing out.
 // While more than kHighUsage of the pages are held, the batch limit shrinks, and grows again slowly below it:
 // running sequences grow into the rest instead of pushing each other out.
 // Other ways of batching exist for comparison: `dynamic`, a batch of all who wait begins when the last has ended;
@@ -164,7 +166,7 @@ class Scheduler {
   void plan_prompts(int64_t now_us);
   int chunk_for(const Sequence& s, int budget) const;
   bool grow_for_chunk(Sequence* s, int* n_tokens, int64_t now_us);
-  bool try_admit(Sequence* s, int64_t now_us);
+  bool try_admit(Sequence* s, bool passes_others, int64_t now_us);
   bool fits(const Sequence& s, const PrefixCache::Hit& hit, size_t n_kept);
   int pages_freed(int group, size_t n_kept);
   int pages_needed(const Sequence& s, int group, int n_forks) const;

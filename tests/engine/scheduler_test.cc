@@ -81,6 +81,48 @@ TEST_CASE("the same class never preempts for a place") {
   CHECK(h.backend.max_items_seen == 2);
 }
 
+TEST_CASE("waiting pushes nobody out: a queue longer than the ageing time costs no preemption") {
+  EngineOptions o = options(4, 64, 4000);
+  o.ageing_us = 100'000;
+  EngineHarness h({}, o);
+  for (uint64_t i = 0; i < 40; ++i) h.submit(endless(20, i % 10 == 0 ? 200 : 8, i + 1, 1, 1));
+  while (h.turn()) h.clock.advance_us(10'000);  // the last ones wait for twenty times as long as lifts them
+  CHECK(h.engine->counters().preemptions == 0);
+  h.check_all_ended();
+}
+
+TEST_CASE("high priority passes one that waiting has lifted by pushing out who runs, and takes no free place before it") {
+  EngineOptions o = options(2, 64, 4000);
+  o.ageing_us = 1'000'000;
+  EngineHarness h({}, o);
+  const uint64_t first = h.submit(endless(20, 60, 1, 1, 1)), second = h.submit(endless(20, 300, 2, 1, 1));
+  const uint64_t aged = h.submit(endless(20, 20, 3, 1, 2));
+  for (int i = 0; i < 20; ++i) h.turn();
+  h.clock.advance_us(2'500'000);
+  const uint64_t high = h.submit(endless(20, 100, 4, 1, 0));
+  h.turn();
+  CHECK(only(h, high).first_token_turn == h.n_turns);
+  CHECK(h.engine->counters().preemptions == 1);
+  CHECK(only(h, aged).tokens.empty());  // it pushes out neither
+  h.run_until_idle();
+  for (uint64_t id : {first, second, aged}) CHECK(only(h, id).end == SequenceEnd::kMaxTokens);
+  h.check_all_ended();
+}
+
+TEST_CASE("a place that becomes free goes to whom waiting has lifted, not to a younger one of high priority") {
+  EngineOptions o = options(1, 64, 4000);
+  o.ageing_us = 1'000'000;
+  EngineHarness h({}, o);
+  h.submit(endless(20, 30, 1, 1, 0));
+  const uint64_t aged = h.submit(endless(20, 20, 2, 1, 2));
+  for (int i = 0; i < 10; ++i) h.turn();
+  h.clock.advance_us(2'500'000);
+  const uint64_t high = h.submit(endless(20, 20, 3, 1, 0));
+  h.run_until_idle();
+  CHECK(only(h, aged).first_token_turn < only(h, high).first_token_turn);
+  h.check_all_ended();
+}
+
 TEST_CASE("low priority finishes under an endless stream of high ones") {
   EngineOptions o = options(2, 64, 4000);
   o.ageing_us = 1'000'000;
