@@ -234,7 +234,7 @@ bool Scheduler::fits(const Sequence& s, const PrefixCache::Hit& hit, size_t n_ke
   int n_forks = n_kept == 0 ? 0 : places(s) - 1;  // alone it must fit, its forks need not
   for (int g = 0; g < pool_.n_groups(); ++g) {
     int available = pool_.n_free(g) + pages_freed(g, n_kept);
-    for (size_t i = 0; i < n_kept; ++i) available -= pages_promised(*running_[i], g);
+    for (size_t i = 0; i < n_kept; ++i) available -= pages_promised(*running_[i], g) + pages_expected(*running_[i], g);
     // Pages of the hit that somebody holds are not free, but need not be.
     if (n_kept == running_.size()) available += pages_held(hit, g);
     int n_needed = pages_needed(s, g, n_forks);
@@ -242,6 +242,7 @@ bool Scheduler::fits(const Sequence& s, const PrefixCache::Hit& hit, size_t n_ke
     bool shares = s.is_swapped() && n_kept == running_.size() && options_.windows[g] == 0;
     if (shares) n_needed -= s.pages.n_held(g) - s.pages.n_to_swap_in(g);
     if (n_kept == 0) n_needed = std::min(n_needed, pool_.n_pages(g));
+    else n_needed += pages_expected(s, g);
     if (available < n_needed) return false;
   }
   return true;
@@ -279,6 +280,20 @@ int Scheduler::pages_needed(const Sequence& s, int group, int n_forks) const {
 int Scheduler::pages_promised(const Sequence& s, int group) const {
   if (s.is_decoding()) return 1;
   return std::max(0, pages_needed(s, group, places(s) - 1) - s.pages.n_held(group));
+}
+
+// Pages beyond those of the next token that it takes if its answer becomes as long as answers here usually are, its
+// forks' too.
+int Scheduler::pages_expected(const Sequence& s, int group) const {
+  const EngineRequest& r = s.request->request;
+  if (!options_.adapts_batch_limit || r.hands_off) return 0;
+  const auto usual = static_cast<int>(std::min<double>(usual_answer_, r.max_tokens));
+  const int n_more = usual - static_cast<int>(s.generated.size());
+  if (n_more <= 1) return 0;
+  const auto pages = [&](int n) {
+    return peak_pages(options_.windows[group], options_.page_size, std::min(s.n_tokens() + n, limit_), options_.prefill_chunk_tokens);
+  };
+  return (pages(n_more) - pages(1)) * places(s);
 }
 
 // Places in the batch: a leader keeps those of its forks free.

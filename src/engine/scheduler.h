@@ -13,8 +13,9 @@
 // running ones of a class strictly below the one it asked for. Ageing lifts whoever waits and protects whoever has waited,
 // so everybody runs in the end; it pushes nobody out, or under a queue longer than the ageing time each admission would throw
 // away what another has computed. Behind one that finds no room, only those who asked for more go on, and only by pushing out.
-// While more than kHighUsage of the pages are held, the batch limit shrinks, and grows again slowly below it:
-// running sequences grow into the rest instead of pushing each other out.
+// While more than kHighUsage of the pages are held, the batch limit shrinks, and grows again slowly below it; and whoever
+// is admitted beside others finds room for what its answer and theirs are expected to become: running sequences grow into
+// the rest instead of pushing each other out.
 // Other ways of batching exist for comparison: `dynamic`, a batch of all who wait begins when the last has ended;
 // `static`, it also waits until it is full or the first has waited form_us; with padding, its ended lanes are
 // computed on until all have ended.
@@ -172,6 +173,7 @@ class Scheduler {
   int pages_needed(const Sequence& s, int group, int n_forks) const;
   bool has_room_to_fork(const Sequence& s) const;
   int pages_promised(const Sequence& s, int group) const;
+  int pages_expected(const Sequence& s, int group) const;
   int places(const Sequence& s) const;
   void preempt_last(int64_t now_us);
   void adapt_batch_limit(int64_t now_us);
@@ -249,6 +251,7 @@ class Scheduler {
   int64_t step_start_us_ = 0;
   int batch_limit_ = 0;
   int64_t limit_changed_us_ = 0;
+  double usual_answer_ = 0;          // tokens of an answer, a moving mean of those that ended; 0: none has
   bool has_overflowed_ = false;      // a decode found no page since the last schedule()
   uint64_t batch_ = 0;               // number of the batch in progress, or of the last one
   struct Lane {                      // of a sequence that has ended

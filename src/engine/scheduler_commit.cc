@@ -10,6 +10,7 @@
 namespace tandem {
 namespace {
 
+constexpr double kAnswersMeant = 16;  // that the mean length of answers looks back on
 constexpr const char* kNotFinite =
     "the model produced numbers that are not finite; its file or this computer's memory may be damaged";
 
@@ -275,6 +276,8 @@ void Scheduler::end(Sequence* s, SequenceEnd reason, std::string error, EngineEv
 
 void Scheduler::retire(Sequence* s) {
   RequestState* r = s->request;
+  if (const auto n = static_cast<double>(s->generated.size()); n > 0 && !r->request.hands_off)
+    usual_answer_ += (n - usual_answer_) / (usual_answer_ > 0 ? kAnswersMeant : 1);
   std::erase(running_, s);
   std::erase(waiting_, s);
   std::erase(r->forking, s);

@@ -209,6 +209,26 @@ TEST_CASE("above 80 % of the pages nobody is admitted; below, the limit rises ag
   CHECK(n_preempted[true] * 2 < n_preempted[false]);
 }
 
+TEST_CASE("once the length of answers is known, who is admitted finds room to the end; alone it runs in any case") {
+  for (bool adapts : {false, true}) {
+    EngineOptions o = options(8, 100, 0);  // 400 tokens: five of the answers below, or one of the last
+    o.n_swap_pages = {};
+    o.adapts_batch_limit = adapts;
+    EngineHarness h({}, o);
+    h.submit(endless(14, 60, 100));
+    h.run_until_idle();
+    for (uint64_t i = 0; i < 40 || !h.is_idle();) {
+      if (i < 40 && h.n_turns % 3 == 0) h.submit(endless(14, 60, ++i));
+      h.turn();
+      h.clock.advance_us(20'000);
+    }
+    CHECK((h.engine->counters().preemptions == 0) == adapts);
+    for (uint64_t i = 0; i < 3; ++i) h.submit(endless(14, 380, 200 + i));
+    h.run_until_idle(10'000);
+    h.check_all_ended();
+  }
+}
+
 TEST_CASE("the prefix cache keeps no more idle pages than its budget, and the least recently used go first") {
   EngineOptions o = options(4, 200, 0);
   o.max_cached_pages = 12;

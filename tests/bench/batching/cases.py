@@ -73,10 +73,11 @@ def way_settings(way):
 
 async def tokens_per_second(url, way, seconds):
     """Continuous batching in the steady state: a window after the lanes are mixed. The others start from an empty batch each
-    time: whole batches of a trace that has the average number of long answers."""
+    time: whole batches of a trace in which as many of them have a long answer as on average."""
     if way != "continuous":
-        trace = traces.typical(60, 3, 8, 1024, 16, LANES)
-        replies = await open_loop(url, trace, traces.poisson(len(trace), 40, 7), 64)
+        trace = traces.typical(160, 8, 8, 1024, 16, LANES)
+        arrivals = [0.0] * LANES + traces.poisson(len(trace) - LANES, 40, 7)  # no first batch of the few that 50 ms bring
+        replies = await open_loop(url, trace, arrivals, 64)
         return sum(new for _, new in trace) / (max(r.ended for r in replies) - replies[0].sent)
     trace = traces.mixed(4000, 200, 8, 1024, 16, 5)
     return await window(url, trace, seconds)
@@ -177,21 +178,28 @@ def predicted_p99(bench):
 
 # --- memory -----------------------------------------------------------------------------------------------
 
+KV_PROMPT, KV_NEW, KV_RATE = 600, 300, float(os.environ.get("KV_RATE", "0.5"))
+
+
 def kv_pressure(name, *settings, pool_tokens=None):
-    """Answers that grow to eight times their prompts; arrivals near what the box serves with a large pool."""
+    """Answers that grow by half their prompts, which are long enough that to compute one again costs; arrivals that the box
+    serves with room for all."""
     def case(bench):
-        n = int(bench.seconds)
-        trace = [(traces.ids(64, 7000 + i), 448) for i in range(n)]
+        n = int(bench.seconds * KV_RATE)
+        trace = [(traces.ids(KV_PROMPT, 7000 + i), KV_NEW) for i in range(n)]
         pool = (f"cache.kv_pool_bytes={pool_tokens * bench.kv_bytes_per_token()}",) if pool_tokens else ()
         with bench.serve("cache.prefix=false", f"batch.max_batch_size={LANES}", *settings, *pool) as server:
-            replies = asyncio.run(open_loop(server.address, trace, traces.poisson(n, 0.8, 13), 200))
+            replies = asyncio.run(open_loop(server.address, trace, traces.poisson(n, KV_RATE, 13), 200))
             preempted = metric(server, "llm_preemptions_total")
+        gaps = [max(r.gaps(), default=0.0) for r in replies]
         return [(f"P99 latency, {name}", 1e3 * percentile([r.latency for r in replies], 99), "ms", "", None),
+                (f"median latency, {name}", 1e3 * percentile([r.latency for r in replies], 50), "ms", "", None),
+                (f"P99 of a request's worst gap, {name}", 1e3 * percentile(gaps, 99), "ms", "", None),
                 (f"preemptions, {name}", preempted, "", "", None)]
     return case
 
 
-SMALL_POOL = 4 * 512  # tokens: a quarter of what 16 such sequences need
+SMALL_POOL = 4 * (KV_PROMPT + KV_NEW)  # tokens: a quarter of what 16 such sequences need
 
 
 def kv_waste(bench):
