@@ -251,7 +251,7 @@ class Scheduler {
   int64_t step_start_us_ = 0;
   int batch_limit_ = 0;
   int64_t limit_changed_us_ = 0;
-  double usual_answer_ = 0;          // tokens of an answer, a moving mean of those that ended; 0: none has
+  double usual_answer_ = 256;        // tokens of an answer: a guess, then a moving mean of those that ended
   bool has_overflowed_ = false;      // a decode found no page since the last schedule()
   uint64_t batch_ = 0;               // number of the batch in progress, or of the last one
   struct Lane {                      // of a sequence that has ended

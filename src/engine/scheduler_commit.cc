@@ -277,7 +277,7 @@ void Scheduler::end(Sequence* s, SequenceEnd reason, std::string error, EngineEv
 void Scheduler::retire(Sequence* s) {
   RequestState* r = s->request;
   if (const auto n = static_cast<double>(s->generated.size()); n > 0 && !r->request.hands_off)
-    usual_answer_ += (n - usual_answer_) / (usual_answer_ > 0 ? kAnswersMeant : 1);
+    usual_answer_ += (n - usual_answer_) / kAnswersMeant;
   std::erase(running_, s);
   std::erase(waiting_, s);
   std::erase(r->forking, s);

@@ -114,7 +114,7 @@ async def window(url, trace, seconds):
 def batching_way(way):
     def case(bench):
         with bench.serve(*way_settings(way)) as server:
-            value = asyncio.run(tokens_per_second(server.address, way, bench.seconds))
+            value = asyncio.run(tokens_per_second(server.address, way, 2 * bench.seconds))
         return [(f"{way}: output tokens/s, 95 % 8-token and 5 % 1,024-token answers", value, "tokens/s", "", None)]
     return case
 
@@ -178,14 +178,14 @@ def predicted_p99(bench):
 
 # --- memory -----------------------------------------------------------------------------------------------
 
-KV_PROMPT, KV_NEW, KV_RATE = 600, 300, float(os.environ.get("KV_RATE", "0.5"))
+KV_PROMPT, KV_NEW, KV_RATE = 600, 300, 0.5
 
 
 def kv_pressure(name, *settings, pool_tokens=None):
     """Answers that grow by half their prompts, which are long enough that to compute one again costs; arrivals that the box
     serves with room for all."""
     def case(bench):
-        n = int(bench.seconds * KV_RATE)
+        n = int(2 * bench.seconds * KV_RATE)
         trace = [(traces.ids(KV_PROMPT, 7000 + i), KV_NEW) for i in range(n)]
         pool = (f"cache.kv_pool_bytes={pool_tokens * bench.kv_bytes_per_token()}",) if pool_tokens else ()
         with bench.serve("cache.prefix=false", f"batch.max_batch_size={LANES}", *settings, *pool) as server:
