@@ -33,7 +33,7 @@ class CpuBackend : public Backend {
     CHECK_ASSIGN(model_, options_.n_layers > 0 ? load_first_layers(weights)
                                                : PackedModel::pack(weights, *options_.kernels, &team_, options_.pack));
     forward_ = std::make_unique<CpuForward>(config_, *model_, *options_.kernels, &kv_, &team_,
-                                            options_.float_activations);
+                                            options_.float_activations, options_.squares);
     return ok_status();
   }
 
@@ -130,7 +130,7 @@ Result<CpuMemory> plan_cpu_memory(const ModelConfig& whole, const ModelWeights& 
   KvPools pools(config, kv_type_in_force(options), options.page_size);
   OmpTeam team(options.n_threads);
   const PackedModel unused{};
-  const CpuForward forward(config, unused, *options.kernels, &pools, &team, options.float_activations);
+  const CpuForward forward(config, unused, *options.kernels, &pools, &team, options.float_activations, options.squares);
   memory.scratch_bytes = forward.most_scratch_bytes(n_tokens, n_logit_rows, context_tokens) +
                          kSamplerBytesPerToken * config.vocab_size * options.n_threads;
   memory.page_bytes = pools.page_bytes();

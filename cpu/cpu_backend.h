@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cpu/input_squares.h"
 #include "cpu/packed_model.h"
 #include "kernels/kernel_table.h"
 #include "model/backend.h"
@@ -23,6 +24,8 @@ struct CpuBackendOptions {
   KvType kv_type = KvType::kF16;
   bool touch_pools_later = false;          // see Backend::touch_pages
   PackOptions pack;                        // its cache must outlive creation
+  // Each step adds what its products read; as make_input_squares() of the model's configuration, outliving the backend.
+  InputSquares* squares = nullptr;         // null: nothing is summed
 };
 
 // What a backend will need, before it is made.

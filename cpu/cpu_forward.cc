@@ -34,9 +34,9 @@ class Carver {
 }  // namespace
 
 CpuForward::CpuForward(const ModelConfig& config, const PackedModel& model, const KernelTable& kernels,
-                       KvPools* kv, OmpTeam* team, bool float_activations)
+                       KvPools* kv, OmpTeam* team, bool float_activations, InputSquares* squares)
     : config_(config), model_(model), kernels_(kernels), kv_(kv), team_(team),
-      float_activations_(float_activations), plan_(config),
+      float_activations_(float_activations), squares_(squares), plan_(config),
       limits_{kv->layout(0).page_size, INT_MAX, model.weight_bytes(kernels).lean > 0, false, [kv](int g) { return kv->n_pages(g); }} {
   for (const LayerConfig& l : config.layers) {
     q_dim_ = std::max<int64_t>(q_dim_, static_cast<int64_t>(l.n_heads) * l.head_dim);
@@ -46,10 +46,13 @@ CpuForward::CpuForward(const ModelConfig& config, const PackedModel& model, cons
   widest_ = std::max({static_cast<int64_t>(config.hidden_dim), q_dim_, ffn_dim_});
   act_bytes_ = static_cast<size_t>(std::max(act_stride(Acts::kFloat, widest_), act_stride(Acts::kQuantized, widest_)));
   for (const PackedLayer& w : model.layers) {
-    acts_.push_back({acts_of({&w.wq, &w.wk, &w.wv}), acts_of({&w.wo}), acts_of({&w.w_gate, &w.w_up}),
-                     acts_of({&w.w_down})});
+    InputSquares::Layer* sums = squares ? &squares->layers[inputs_.size()] : nullptr;
+    inputs_.push_back({{acts_of({&w.wq, &w.wk, &w.wv}), sums ? &sums->qkv : nullptr},
+                       {acts_of({&w.wo}), sums ? &sums->o : nullptr},
+                       {acts_of({&w.w_gate, &w.w_up}), sums ? &sums->gate_up : nullptr},
+                       {acts_of({&w.w_down}), sums ? &sums->down : nullptr}});
   }
-  if (ends_with_logits()) output_acts_ = acts_of({&model.output});
+  if (ends_with_logits()) output_input_ = {acts_of({&model.output}), squares ? &squares->output : nullptr};
   for (const RopeParams& rope : config.ropes) {
     rope_offsets_.push_back(rope_stride_);
     rope_stride_ += rope.dim;
@@ -62,6 +65,7 @@ size_t CpuForward::place_step(uint8_t* base, int64_t n_tokens) {
   x_ = carver.take<float>(n_tokens * config_.hidden_dim);
   branch_ = carver.take<float>(n_tokens * config_.hidden_dim);
   act_ = carver.take<uint8_t>(n_tokens * static_cast<int64_t>(act_bytes_));
+  if (squares_ != nullptr) float_act_ = carver.take<float>(n_tokens * widest_);
   q_ = carver.take<float>(n_tokens * q_dim_);
   attn_ = carver.take<float>(n_tokens * q_dim_);
   k_ = carver.take<float>(n_tokens * kv_dim_);
@@ -84,7 +88,7 @@ size_t CpuForward::scratch_of_a_thread() const {
 }
 
 int64_t CpuForward::most_scratch_bytes(int n_tokens, int n_logit_rows, int context_tokens) const {
-  CpuForward sizes(config_, model_, kernels_, kv_, team_, float_activations_);
+  CpuForward sizes(config_, model_, kernels_, kv_, team_, float_activations_, squares_);
   const size_t row = static_cast<size_t>(config_.vocab_size) * sizeof(float);
   const int64_t records = plan_.most_record_floats(team_->n_threads(), n_tokens, context_tokens);
   return static_cast<int64_t>(sizes.place_step(nullptr, std::max(n_tokens, std::min(2 * n_tokens, 64))) +
@@ -172,9 +176,10 @@ int64_t CpuForward::act_stride(Acts acts, int64_t n_cols) const {
 }
 
 // Row `row` of what the next product reads. Quantized once, however many products follow.
-void CpuForward::store_activations(int64_t row, const float* x, int64_t n_cols, Acts acts) {
-  uint8_t* act = act_ + row * act_stride(acts, n_cols);
-  if (acts == Acts::kFloat) {
+void CpuForward::store_activations(int64_t row, const float* x, int64_t n_cols, const Input& input) {
+  uint8_t* act = act_ + row * act_stride(input.acts, n_cols);
+  if (input.squares != nullptr) std::copy_n(x, n_cols, float_act_ + row * n_cols);
+  if (input.acts == Acts::kFloat) {
     std::copy_n(x, n_cols, reinterpret_cast<float*>(act));
   } else {
     kernels_.quantize_act(x, n_cols, act);
@@ -182,7 +187,9 @@ void CpuForward::store_activations(int64_t row, const float* x, int64_t n_cols, 
 }
 
 // Products of the same activations, shared out together; the library's apart, in whole blocks of its rows.
-void CpuForward::multiply(TeamMember& t, int64_t n_rows, Acts acts, std::initializer_list<Product> products) {
+void CpuForward::multiply(TeamMember& t, int64_t n_rows, const Input& input, std::initializer_list<Product> products) {
+  if (input.squares != nullptr) add_squares(t, n_rows, input.squares);
+  const Acts acts = input.acts;
   const int64_t n_library = n_rows / LibraryMatrix::kRows * LibraryMatrix::kRows;
   if (acts != Acts::kFloat || float_activations_ || model_.library.empty() || n_library == 0)
     return multiply_rows(t, 0, n_rows, acts, {products.begin(), products.size()});
@@ -193,6 +200,19 @@ void CpuForward::multiply(TeamMember& t, int64_t n_rows, Acts acts, std::initial
   if (n_librarys == 0) return;
   multiply_by_library(t, n_library, {librarys, n_librarys});
   if (n_library < n_rows) multiply_rows(t, n_library, n_rows, acts, {librarys, n_librarys});
+}
+
+// Columns are shared out, not rows: each sum then has one order.
+void CpuForward::add_squares(TeamMember& t, int64_t n_rows, ColumnSquares* squares) {
+  const int64_t n_cols = static_cast<int64_t>(squares->sums.size());
+  if (t.index() == 0) squares->n_rows += n_rows;
+  t.share(n_cols, 64, [&](int64_t begin, int64_t end) {
+    double* sums = squares->sums.data();
+    for (int64_t r = 0; r < n_rows; ++r) {
+      const float* x = float_act_ + r * n_cols;
+      for (int64_t c = begin; c < end; ++c) sums[c] += static_cast<double>(x[c]) * static_cast<double>(x[c]);
+    }
+  });
 }
 
 void CpuForward::multiply_by_library(TeamMember& t, int64_t n_rows, std::span<const Product> products) {
@@ -278,16 +298,16 @@ void CpuForward::embed(TeamMember& t) {
         for (int64_t d = 0; d < hidden; ++d) x[d] *= config_.embedding_scale;
       }
       compute_rotations(i);
-      norm_to_activations(t, i, x, model_.layers[0].attn_norm, acts_[0].qkv);
+      norm_to_activations(t, i, x, model_.layers[0].attn_norm, inputs_[0].qkv);
     }
   });
 }
 
 void CpuForward::norm_to_activations(const TeamMember& t, int64_t row, const float* x,
-                                     const std::vector<float>& weight, Acts acts) {
+                                     const std::vector<float>& weight, const Input& input) {
   float* normed = reinterpret_cast<float*>(thread_scratch(t));
   kernels_.rms_norm(x, weight.data(), config_.norm_eps, config_.hidden_dim, normed);
-  store_activations(row, normed, config_.hidden_dim, acts);
+  store_activations(row, normed, config_.hidden_dim, input);
 }
 
 // x += branch (with bias and post-norm where the model has them); returns x.
@@ -304,11 +324,11 @@ const float* CpuForward::add_branch(const Rows& rows, int64_t row, const std::ve
 
 void CpuForward::add_and_norm(TeamMember& t, const Rows& rows, const std::vector<float>& bias,
                               const std::vector<float>& post_norm, const std::vector<float>& next_norm,
-                              Acts next_acts) {
+                              const Input& next) {
   t.share(rows.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* x = add_branch(rows, r, bias, post_norm);
-      if (!next_norm.empty()) norm_to_activations(t, r, x, next_norm, next_acts);
+      if (!next_norm.empty()) norm_to_activations(t, r, x, next_norm, next);
     }
   });
 }
@@ -403,19 +423,19 @@ void CpuForward::store_attention(TeamMember& t, const Rows& rows, int layer) {
   t.share(rows.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       join_attention(t, rows.token(r), layer);
-      store_activations(r, attn_ + rows.token(r) * q_dim, q_dim, acts_[static_cast<size_t>(layer)].o);
+      store_activations(r, attn_ + rows.token(r) * q_dim, q_dim, inputs_[static_cast<size_t>(layer)].o);
     }
   });
 }
 
 // gate = activation(gate) * up.
-void CpuForward::activate(TeamMember& t, const Rows& rows, int64_t ffn_dim, Acts acts) {
+void CpuForward::activate(TeamMember& t, const Rows& rows, int64_t ffn_dim, const Input& input) {
   const auto gated = config_.activation == Activation::kSiluGate ? kernels_.silu_mul : kernels_.gelu_tanh_mul;
   t.share(rows.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* gate = gate_ + i * ffn_dim;
       gated(gate, up_ + i * ffn_dim, ffn_dim, gate);
-      store_activations(i, gate, ffn_dim, acts);
+      store_activations(i, gate, ffn_dim, input);
     }
   });
 }
@@ -439,31 +459,31 @@ void CpuForward::compute(TeamMember& t) {
     const PackedLayer& w = model_.layers[static_cast<size_t>(i)];
     const int64_t q_dim = static_cast<int64_t>(l.n_heads) * l.head_dim;
     const int64_t kv_dim = static_cast<int64_t>(l.n_kv_heads) * l.head_dim;
-    const LayerActs& acts = acts_[static_cast<size_t>(i)];
+    const LayerInputs& inputs = inputs_[static_cast<size_t>(i)];
     const bool is_last = i + 1 == config_.n_layers;
-    const Acts next_acts = is_last ? output_acts_ : acts_[static_cast<size_t>(i) + 1].qkv;
+    const Input& next = is_last ? output_input_ : inputs_[static_cast<size_t>(i) + 1].qkv;
     const std::vector<float>& next_norm = is_last ? model_.output_norm : model_.layers[i + 1].attn_norm;  // none: the end
 
     // Attention.
-    multiply(t, M, acts.qkv, {{&w.wq, q_, q_dim}, {&w.wk, k_, kv_dim}, {&w.wv, v_, kv_dim}});
+    multiply(t, M, inputs.qkv, {{&w.wq, q_, q_dim}, {&w.wk, k_, kv_dim}, {&w.wv, v_, kv_dim}});
     rotate_and_store_kv(t, i);
     attend(t, i);
     // Past the last K/V, only the tokens go on whose logits somebody asked for.
     const Rows rows = is_last && ends_with_logits() ? Rows{logit_rows.data(), static_cast<int64_t>(logit_rows.size())} : Rows{nullptr, M};
     store_attention(t, rows, i);
-    multiply(t, rows.count, acts.o, {{&w.wo, branch_, hidden}});
-    add_and_norm(t, rows, w.bo, w.attn_post_norm, w.ffn_norm, acts.gate_up);
+    multiply(t, rows.count, inputs.o, {{&w.wo, branch_, hidden}});
+    add_and_norm(t, rows, w.bo, w.attn_post_norm, w.ffn_norm, inputs.gate_up);
 
     // Feed-forward.
-    multiply(t, rows.count, acts.gate_up, {{&w.w_gate, gate_, l.ffn_dim}, {&w.w_up, up_, l.ffn_dim}});
-    activate(t, rows, l.ffn_dim, acts.down);
-    multiply(t, rows.count, acts.down, {{&w.w_down, branch_, hidden}});
-    add_and_norm(t, rows, kNone, w.ffn_post_norm, next_norm, next_acts);
+    multiply(t, rows.count, inputs.gate_up, {{&w.w_gate, gate_, l.ffn_dim}, {&w.w_up, up_, l.ffn_dim}});
+    activate(t, rows, l.ffn_dim, inputs.down);
+    multiply(t, rows.count, inputs.down, {{&w.w_down, branch_, hidden}});
+    add_and_norm(t, rows, kNone, w.ffn_post_norm, next_norm, next);
   }
 
   // Logits.
   if (!ends_with_logits()) return;
-  multiply(t, static_cast<int64_t>(logit_rows.size()), output_acts_, {{&model_.output, logits_, config_.vocab_size}});
+  multiply(t, static_cast<int64_t>(logit_rows.size()), output_input_, {{&model_.output, logits_, config_.vocab_size}});
   if (config_.logit_softcap > 0) cap_logits(t);
 }
 

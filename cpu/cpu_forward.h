@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "cpu/arena.h"
+#include "cpu/input_squares.h"
 #include "cpu/kv_pools.h"
 #include "cpu/omp_team.h"
 #include "cpu/packed_model.h"
@@ -21,9 +22,10 @@ namespace tandem {
 class CpuForward {
  public:
   // All references outlive this. float_activations: matmuls read float32 instead of int8 activations. Without
-  // it, too, they do where all products of a phase have F32, F16 or BF16 weights (matmul_dense).
+  // it, too, they do where all products of a phase have F32, F16 or BF16 weights (matmul_dense). squares: each run adds
+  // what its products read; of config's widths; null: nothing is summed.
   CpuForward(const ModelConfig& config, const PackedModel& model, const KernelTable& kernels,
-             KvPools* kv, OmpTeam* team, bool float_activations);
+             KvPools* kv, OmpTeam* team, bool float_activations, InputSquares* squares);
 
   // Checks the batch against vocabulary and pools, then stores K/V of all tokens and the logits of
   // logit_rows. kInvalidArgument: nothing was computed. kExhausted: no memory for a step of this size.
@@ -45,8 +47,12 @@ class CpuForward {
 
   // What the products of a phase read; a property of the model alone.
   enum class Acts { kQuantized, kFloat };
-  struct LayerActs {
-    Acts qkv, o, gate_up, down;
+  struct Input {
+    Acts acts = Acts::kQuantized;
+    ColumnSquares* squares = nullptr;  // where its squares are added; or null
+  };
+  struct LayerInputs {
+    Input qkv, o, gate_up, down;
   };
 
   // Rows of activations and the tokens they belong to.
@@ -66,10 +72,11 @@ class CpuForward {
   void compute_rotations(int64_t token);
   Acts acts_of(std::initializer_list<const PackedMatrix*> weights) const;
   int64_t act_stride(Acts acts, int64_t n_cols) const;
-  void store_activations(int64_t row, const float* x, int64_t n_cols, Acts acts);
+  void store_activations(int64_t row, const float* x, int64_t n_cols, const Input& input);
   void norm_to_activations(const TeamMember& t, int64_t row, const float* x,
-                           const std::vector<float>& weight, Acts acts);
-  void multiply(TeamMember& t, int64_t n_rows, Acts acts, std::initializer_list<Product> products);
+                           const std::vector<float>& weight, const Input& input);
+  void multiply(TeamMember& t, int64_t n_rows, const Input& input, std::initializer_list<Product> products);
+  void add_squares(TeamMember& t, int64_t n_rows, ColumnSquares* squares);
   PackedMatrix weight_of(const Product& p) const;
   void multiply_rows(TeamMember& t, int64_t row_begin, int64_t row_end, Acts acts, std::span<const Product> products);
   void multiply_by_library(TeamMember& t, int64_t n_rows, std::span<const Product> products);
@@ -80,8 +87,8 @@ class CpuForward {
   const float* add_branch(const Rows& rows, int64_t row, const std::vector<float>& bias,
                           const std::vector<float>& post_norm);
   void add_and_norm(TeamMember& t, const Rows& rows, const std::vector<float>& bias,
-                    const std::vector<float>& post_norm, const std::vector<float>& next_norm, Acts next_acts);
-  void activate(TeamMember& t, const Rows& rows, int64_t ffn_dim, Acts acts);
+                    const std::vector<float>& post_norm, const std::vector<float>& next_norm, const Input& next);
+  void activate(TeamMember& t, const Rows& rows, int64_t ffn_dim, const Input& input);
   void cap_logits(TeamMember& t);
   uint8_t* thread_scratch(const TeamMember& t) const;
 
@@ -91,9 +98,10 @@ class CpuForward {
   KvPools* kv_;
   OmpTeam* team_;
   const bool float_activations_;
+  InputSquares* const squares_;
   CpuStepPlan plan_;
-  std::vector<LayerActs> acts_;
-  Acts output_acts_ = Acts::kQuantized;
+  std::vector<LayerInputs> inputs_;
+  Input output_input_;
   const StepLimits limits_;
 
   // Widths of one row, the largest over all layers.
@@ -110,6 +118,7 @@ class CpuForward {
   // Of M tokens, M <= max_tokens_.
   float* x_ = nullptr;        // [M][hidden_dim] the residual stream
   uint8_t* act_ = nullptr;    // [M][row of n_cols] what the next product reads; packed for its n_cols
+  float* float_act_ = nullptr;  // [M][n_cols] the same as floats, where squares are summed
   float* q_ = nullptr;        // [M][q_dim_]
   float* k_ = nullptr;        // [M][kv_dim_]
   float* v_ = nullptr;        // [M][kv_dim_]

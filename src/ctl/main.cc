@@ -167,6 +167,13 @@ void add_quantize(CLI::App* app, QuantizeOptions* o, int* code) {
                    "stand-in, which is told")
       ->required();
   verb->add_option("--out", o->out, "file to make")->required();
+  CLI::Option* text = verb->add_option("--calibration", o->calibration_file,
+                                       "text file (UTF-8) like what the model will be used for: it goes through the model first, and "
+                                       "columns of weights count by what they meet there; not with q8_0, f16, bf16, f32");
+  verb->add_option("--calibration-tokens", o->calibration_tokens, "tokens of the text, from its beginning, that are used at most")
+      ->check(CLI::Range(int64_t{256}, int64_t{1000000}))
+      ->needs(text)
+      ->capture_default_str();
   verb->add_option("--threads", o->threads, "threads; 0: one a core; the file is the same for any number")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

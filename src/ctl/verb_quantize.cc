@@ -87,14 +87,32 @@ Status check_target(const QuantizeOptions& o) {
   return {};
 }
 
+Result<UniqueFd> open_calibration(const std::string& path) {
+  auto text = open_file(path);
+  if (text.ok()) return text;
+  return Status(text.status().code(), "--calibration: " + text.status().message() + "; name a text file");
+}
+
 Result<int> quantize(const QuantizeOptions& o) {
   CHECK_OK(check_target(o));
+  UniqueFd text;
+  if (o.calibration_file) {
+    CHECK_ASSIGN(text, open_calibration(*o.calibration_file));
+  }
   UnfinishedFile file(o.out);
   CHECK_OK(file.open());
   ToolFiles files;
   files.model = o.model;
+  files.text = std::move(text);
   CHECK_ASSIGN(files.output, file.descriptor());
   std::vector<std::string> arguments = {"--to", o.type, "--threads", std::to_string(o.threads)};
+  if (files.text.valid()) {
+    // Its name without folders: it is written into the file.
+    for (const std::string& argument : {std::string("--calibration"), o.calibration_file->substr(o.calibration_file->rfind('/') + 1),
+                                        std::string("--calibration-tokens"), std::to_string(o.calibration_tokens)}) {
+      arguments.push_back(argument);
+    }
+  }
   if (o.json) arguments.push_back("--json");
   const int code = run_worker_tool("quantize", std::move(files), arguments);
   if (code == 0) CHECK_OK(file.finish());

@@ -98,6 +98,8 @@ int verb_eval(const EvalOptions& options);
 
 struct QuantizeOptions {
   std::string model, type, out;
+  std::optional<std::string> calibration_file;  // text whose activations weigh the columns
+  int64_t calibration_tokens = 4096;
   int threads = 0;
   bool is_forced = false;  // replace what is there
   bool json = false;

@@ -1,12 +1,16 @@
 // The types of 32 values a block, as ggml's reference quantizers write them: levels are searched with the
-// scale in full precision, the scale is rounded to half afterwards.
+// scale in full precision, the scale is rounded to half afterwards. With weights, scales are searched for and the levels taken
+// with the rounded ones.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
 #include "kernels/quant_blocks.h"
 #include "kernels/quant_traits.h"
+#include "quantize/keep_better.h"
 #include "quantize/row_quantizers.h"
+#include "quantize/step_search.h"
 
 namespace tandem {
 
@@ -76,6 +80,49 @@ void quantize_from_min(const float* x, int64_t n, uint8_t* blocks, int n_levels)
   }
 }
 
+// How many levels the extreme value spans in the tries of a weighted search. Where columns differ, the best step is often one that
+// cuts off an extreme value which hardly counts, and it may lie on the side that has a level less: hence up to two fifths
+// more of them, on either side.
+template <int kHighest>
+constexpr auto kWidths = [] {
+  constexpr int kTries = 21;
+  std::array<float, 2 * kTries> widths{};
+  for (int t = 0; t < kTries; ++t) {
+    const float more = static_cast<float>(kHighest) * 0.025f * static_cast<float>(t - 4);
+    widths[static_cast<size_t>(t)] = static_cast<float>(kHighest + 1) + more;
+    widths[static_cast<size_t>(kTries + t)] = -(static_cast<float>(kHighest) + more);
+  }
+  return widths;
+}();
+
+template <typename Block, int kLevels>
+void fit_signed(const float* x, const float* weight, uint8_t* block) {
+  constexpr LevelRange kRange{-kLevels / 2, kLevels / 2 - 1};
+  const float found = search_scale(x, weight, QK, kRange, kWidths<kLevels / 2 - 1>);
+  Block b;
+  b.d = float_to_half(refine_scale(x, weight, QK, kRange, found));
+  const float d = half_to_float(b.d);
+  int q[QK];
+  for (int j = 0; j < QK; ++j) q[j] = (d != 0 ? nearest_level(x[j] / d, kRange.low, kRange.high) : 0) - kRange.low;
+  put_levels(q, &b);
+  std::memcpy(block, &b, sizeof b);
+}
+
+template <typename Block, int kLevels>
+void fit_from_min(const float* x, const float* weight, uint8_t* block) {
+  // As far to either side as the k-quants' searches, and on to steps that cut off more.
+  constexpr AffineSearch kSearch{kLevels, 40, -1.0f, true, true};
+  const Affine a = refine_affine(x, weight, kSearch, search_affine(x, weight, kSearch));
+  Block b;
+  b.d = float_to_half(a.scale);
+  b.m = float_to_half(a.min);
+  const float d = half_to_float(b.d), min = half_to_float(b.m);
+  int q[QK];
+  for (int j = 0; j < QK; ++j) q[j] = d != 0 ? nearest_level((x[j] - min) / d, 0, kLevels - 1) : 0;
+  put_levels(q, &b);
+  std::memcpy(block, &b, sizeof b);
+}
+
 }  // namespace
 
 void quantize_file_row_q4_0(const float* x, int64_t n, uint8_t* blocks) {
@@ -89,6 +136,19 @@ void quantize_file_row_q4_1(const float* x, int64_t n, uint8_t* blocks) {
 }
 void quantize_file_row_q5_1(const float* x, int64_t n, uint8_t* blocks) {
   quantize_from_min<block_q5_1>(x, n, blocks, 32);
+}
+
+void improve_file_row_q4_0(const float* x, const float* weight, int64_t n, uint8_t* blocks) {
+  keep_better(GgmlType::kQ4_0, fit_signed<block_q4_0, 16>, x, weight, n, blocks);
+}
+void improve_file_row_q5_0(const float* x, const float* weight, int64_t n, uint8_t* blocks) {
+  keep_better(GgmlType::kQ5_0, fit_signed<block_q5_0, 32>, x, weight, n, blocks);
+}
+void improve_file_row_q4_1(const float* x, const float* weight, int64_t n, uint8_t* blocks) {
+  keep_better(GgmlType::kQ4_1, fit_from_min<block_q4_1, 16>, x, weight, n, blocks);
+}
+void improve_file_row_q5_1(const float* x, const float* weight, int64_t n, uint8_t* blocks) {
+  keep_better(GgmlType::kQ5_1, fit_from_min<block_q5_1, 32>, x, weight, n, blocks);
 }
 
 void quantize_file_row_q8_0(const float* x, int64_t n, uint8_t* blocks) {

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
+#include "base/check.h"
 #include "gguf/gguf_parser.h"
 #include "quantize/gguf_header.h"
 
@@ -21,7 +25,8 @@ bool is_integer(GgmlType type) {
   return type == GgmlType::kI8 || type == GgmlType::kI16 || type == GgmlType::kI32 || type == GgmlType::kI64;
 }
 
-Result<TensorPlan> plan_tensor(const GgufModel& model, const GgufTensor& t, const QuantizeTarget& target) {
+Result<TensorPlan> plan_tensor(const GgufModel& model, const GgufTensor& t, const QuantizeTarget& target,
+                               const ColumnWeights* weights) {
   TensorPlan p;
   p.source = &t;
   p.row_values = t.dims[0];
@@ -48,22 +53,47 @@ Result<TensorPlan> plan_tensor(const GgufModel& model, const GgufTensor& t, cons
                                      model.name(), printable(t.name), from->name));
   }
   p.quantize_row = to->quantize_row;
+  if (weights == nullptr || to->improve_row == nullptr) return p;
+  if (const auto found = weights->columns.find(&t); found != weights->columns.end()) {
+    CHECK(static_cast<int64_t>(found->second.size()) == p.row_values);
+    p.improve_row = to->improve_row;
+    p.column_weights = found->second.data();
+  }
   return p;
 }
 
 GgufValue u32(uint64_t value) { return {GgufValueType::kU32, value}; }
 
-std::vector<std::pair<std::string, GgufValue>> new_metadata(const GgufModel& model, int file_type) {
-  std::vector<std::pair<std::string, GgufValue>> out;
-  const std::pair<std::string, GgufValue> set[] = {
-      {"general.file_type", u32(static_cast<uint64_t>(file_type))},
-      {"general.quantization_version", u32(kQuantizationVersion)}};
-  for (const auto& entry : model.metadata()) {
-    const std::string& key = entry.first;
-    if (key.rfind("split.", 0) == 0 || key == set[0].first || key == set[1].first) continue;
-    out.push_back(entry);
-  }
-  for (const auto& entry : set) out.push_back(entry);
+GgufValue text(std::string_view value) { return {GgufValueType::kString, value}; }
+
+using Metadata = std::vector<std::pair<std::string, GgufValue>>;
+
+// entries and chunks as llama-quantize counts them: tensors, and pieces of the text that were read apart.
+Metadata calibration_metadata(const ColumnWeights& weights, int64_t n_weighted) {
+  return {{"quantize.imatrix.dataset", text(weights.text_name)},
+          {"quantize.imatrix.entries_count", u32(static_cast<uint64_t>(n_weighted))},
+          {"quantize.imatrix.chunks_count", u32(static_cast<uint64_t>(weights.n_windows))},
+          {"tandem.calibration.tokens", u32(static_cast<uint64_t>(weights.n_tokens))},
+          {"tandem.calibration.sha256", text(weights.text_sha256)}};
+}
+
+bool begins_with(const std::string& key, const char* prefix) { return key.rfind(prefix, 0) == 0; }
+
+Metadata new_metadata(const GgufModel& model, int file_type, const ColumnWeights* weights, int64_t n_weighted) {
+  Metadata set = {{"general.file_type", u32(static_cast<uint64_t>(file_type))},
+                  {"general.quantization_version", u32(kQuantizationVersion)}};
+  // What an earlier calibration left says nothing of the new types.
+  const auto is_replaced = [&](const std::string& key) {
+    return begins_with(key, "split.") || key == set[0].first || key == set[1].first ||
+           (weights != nullptr && (begins_with(key, "quantize.imatrix.") || begins_with(key, "tandem.calibration.")));
+  };
+  Metadata out;
+  std::copy_if(model.metadata().begin(), model.metadata().end(), std::back_inserter(out),
+               [&](const auto& entry) { return !is_replaced(entry.first); });
+  out.insert(out.end(), set.begin(), set.end());
+  if (weights == nullptr) return out;
+  set = calibration_metadata(*weights, n_weighted);
+  out.insert(out.end(), set.begin(), set.end());
   return out;
 }
 
@@ -71,7 +101,7 @@ int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step
 
 }  // namespace
 
-Result<QuantizePlan> plan_quantize(const GgufModel& model, const QuantizeTarget& target) {
+Result<QuantizePlan> plan_quantize(const GgufModel& model, const QuantizeTarget& target, const ColumnWeights* weights) {
   const auto found = model.get_int("general.alignment");
   const int64_t alignment = found.ok() ? *found : kDefaultAlignment;
   QuantizePlan plan;
@@ -79,7 +109,7 @@ Result<QuantizePlan> plan_quantize(const GgufModel& model, const QuantizeTarget&
   int64_t end = 0;
   bool has_weights = false;
   for (const GgufTensor& t : model.tensors()) {
-    CHECK_ASSIGN(TensorPlan p, plan_tensor(model, t, target));
+    CHECK_ASSIGN(TensorPlan p, plan_tensor(model, t, target, weights));
     const int64_t offset = round_up(end, alignment);
     p.padding = offset - end;
     if (__builtin_add_overflow(offset, p.n_bytes, &end) || end > INT64_MAX / 2) {
@@ -87,6 +117,7 @@ Result<QuantizePlan> plan_quantize(const GgufModel& model, const QuantizeTarget&
                                           model.name(), target.option));
     }
     has_weights = has_weights || !stays_f32(t);
+    if (p.column_weights != nullptr) ++plan.n_weighted;
     table.push_back({&t.name, &t, p.type, static_cast<uint64_t>(offset)});
     plan.tensors.push_back(p);
   }
@@ -95,7 +126,12 @@ Result<QuantizePlan> plan_quantize(const GgufModel& model, const QuantizeTarget&
                                         "with weights",
                                         model.name()));
   }
-  plan.header = gguf_header(new_metadata(model, target.file_type), table);
+  if (weights != nullptr && plan.n_weighted == 0) {
+    return invalid_argument(fmt::format("{}: a calibration would change nothing: none of its matrices becomes a type that takes column "
+                                        "weights ({}); leave --calibration out, or take another type or model",
+                                        model.name(), quantize_target_options(true)));
+  }
+  plan.header = gguf_header(new_metadata(model, target.file_type, weights, plan.n_weighted), table);
   const int64_t header_bytes = round_up(static_cast<int64_t>(plan.header.size()), alignment);
   plan.header.resize(static_cast<size_t>(header_bytes), '\0');
   plan.file_bytes = header_bytes + end;

@@ -16,17 +16,17 @@ void quantize_row_of(const float* x, int64_t n, uint8_t* blocks) {
 
 // Stand-ins as llama-quantize takes them: the nearest type of 32 values a block that is no narrower.
 constexpr QuantizeTarget kTargets[] = {
-    {GgmlType::kQ8_0, "q8_0", 7, GgmlType::kF16, quantize_file_row_q8_0},
-    {GgmlType::kQ4_0, "q4_0", 2, GgmlType::kF16, quantize_file_row_q4_0},
-    {GgmlType::kQ4_1, "q4_1", 3, GgmlType::kF16, quantize_file_row_q4_1},
-    {GgmlType::kQ5_0, "q5_0", 8, GgmlType::kF16, quantize_file_row_q5_0},
-    {GgmlType::kQ5_1, "q5_1", 9, GgmlType::kF16, quantize_file_row_q5_1},
-    {GgmlType::kQ4_K, "q4_k", 14, GgmlType::kQ5_0, quantize_file_row_q4_k},
-    {GgmlType::kQ5_K, "q5_k", 16, GgmlType::kQ5_1, quantize_file_row_q5_k},
-    {GgmlType::kQ6_K, "q6_k", 18, GgmlType::kQ8_0, quantize_file_row_q6_k},
-    {GgmlType::kF16, "f16", 1, GgmlType::kF16, quantize_row_of<GgmlType::kF16>},
-    {GgmlType::kBF16, "bf16", 32, GgmlType::kBF16, quantize_row_of<GgmlType::kBF16>},
-    {GgmlType::kF32, "f32", 0, GgmlType::kF32, quantize_row_of<GgmlType::kF32>},
+    {GgmlType::kQ8_0, "q8_0", 7, GgmlType::kF16, quantize_file_row_q8_0, nullptr},
+    {GgmlType::kQ4_0, "q4_0", 2, GgmlType::kF16, quantize_file_row_q4_0, improve_file_row_q4_0},
+    {GgmlType::kQ4_1, "q4_1", 3, GgmlType::kF16, quantize_file_row_q4_1, improve_file_row_q4_1},
+    {GgmlType::kQ5_0, "q5_0", 8, GgmlType::kF16, quantize_file_row_q5_0, improve_file_row_q5_0},
+    {GgmlType::kQ5_1, "q5_1", 9, GgmlType::kF16, quantize_file_row_q5_1, improve_file_row_q5_1},
+    {GgmlType::kQ4_K, "q4_k", 14, GgmlType::kQ5_0, quantize_file_row_q4_k, improve_file_row_q4_k},
+    {GgmlType::kQ5_K, "q5_k", 16, GgmlType::kQ5_1, quantize_file_row_q5_k, improve_file_row_q5_k},
+    {GgmlType::kQ6_K, "q6_k", 18, GgmlType::kQ8_0, quantize_file_row_q6_k, improve_file_row_q6_k},
+    {GgmlType::kF16, "f16", 1, GgmlType::kF16, quantize_row_of<GgmlType::kF16>, nullptr},
+    {GgmlType::kBF16, "bf16", 32, GgmlType::kBF16, quantize_row_of<GgmlType::kBF16>, nullptr},
+    {GgmlType::kF32, "f32", 0, GgmlType::kF32, quantize_row_of<GgmlType::kF32>, nullptr},
 };
 
 }  // namespace
@@ -49,9 +49,11 @@ const QuantizeTarget& quantize_target_of(GgmlType type) {
   return *found;
 }
 
-std::string quantize_target_options() {
+std::string quantize_target_options(bool has_weights) {
   std::string all;
-  for (const QuantizeTarget& t : kTargets) all += (all.empty() ? "" : ", ") + std::string(t.option);
+  for (const QuantizeTarget& t : kTargets) {
+    if (!has_weights || t.improve_row != nullptr) all += (all.empty() ? "" : ", ") + std::string(t.option);
+  }
   return all;
 }
 

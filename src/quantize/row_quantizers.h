@@ -25,4 +25,17 @@ void quantize_file_row_q5_k(const float* x, int64_t n, uint8_t* blocks);
 // Blocks of 16 with a scale, found by trying 19 step widths; a value counts by its square.
 void quantize_file_row_q6_k(const float* x, int64_t n, uint8_t* blocks);
 
+// The same blocks, better for columns that count differently: each is searched again with
+//   weight: [n], >= 0, finite: what a value's squared error is multiplied with
+// and replaced where its weighted error, the stored scales rounded, comes out lower. Weights that are all alike gain too (the plain
+// scale of the simple types is no best one). Q8_0 has none: its step is 1/127 of the block's largest value.
+//   blocks: as the function above made them of x
+void improve_file_row_q4_0(const float* x, const float* weight, int64_t n, uint8_t* blocks);
+void improve_file_row_q5_0(const float* x, const float* weight, int64_t n, uint8_t* blocks);
+void improve_file_row_q4_1(const float* x, const float* weight, int64_t n, uint8_t* blocks);
+void improve_file_row_q5_1(const float* x, const float* weight, int64_t n, uint8_t* blocks);
+void improve_file_row_q4_k(const float* x, const float* weight, int64_t n, uint8_t* blocks);
+void improve_file_row_q5_k(const float* x, const float* weight, int64_t n, uint8_t* blocks);
+void improve_file_row_q6_k(const float* x, const float* weight, int64_t n, uint8_t* blocks);
+
 }  // namespace tandem

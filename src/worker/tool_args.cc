@@ -17,7 +17,8 @@ constexpr size_t kMaxTextBytes = size_t{1} << 30;
 const std::set<std::string> kFlags = {"--json", "--ids", "--no-special", "--parse-special"};
 const std::set<std::string> kValues = {"--prompt",      "--gen",      "--batch",  "--repeat",
                                        "--chunk",       "--tokens",   "--window", "--threads",
-                                       "--activations", "--force-isa", "--to",     "--weights"};
+                                       "--activations", "--force-isa", "--to",     "--weights",
+                                       "--calibration", "--calibration-tokens"};
 
 bool parse_int(std::string_view text, int64_t* out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);

@@ -8,10 +8,8 @@
 #include <cstdio>
 
 #include "base/clock.h"
-#include "tokenizer/tokenizer.h"
 #include "worker/tool_args.h"
 #include "worker/tool_model.h"
-#include "worker/vocabulary_gguf.h"
 
 namespace tandem {
 
@@ -52,12 +50,7 @@ Status score_window(const ToolModel& model, StepRunner* runner, std::span<const 
 
 Result<std::vector<int32_t>> read_ids(const ToolContext& context, const GgufModel& file,
                                       int vocab_size) {
-  CHECK_ASSIGN(Vocabulary vocabulary, read_vocabulary(file));
-  CHECK_ASSIGN(const auto tokenizer, Tokenizer::create(std::move(vocabulary)));
-  if (tokenizer->n_tokens() > vocab_size) {
-    return invalid_argument(fmt::format("tokenizer.ggml.tokens has {} tokens, the model {} rows",
-                                        tokenizer->n_tokens(), vocab_size));
-  }
+  CHECK_ASSIGN(const auto tokenizer, open_tool_tokenizer(file, vocab_size));
   CHECK_ASSIGN(const std::string text, read_tool_text(context.args));
   CHECK_ASSIGN(const int64_t n_tokens, context.args.number("--tokens", 0, 0, INT64_MAX));
   std::vector<int32_t> ids;

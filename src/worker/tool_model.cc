@@ -9,6 +9,7 @@
 #include "cpu/cpu_backend.h"
 #include "cpu/isa_select.h"
 #include "model/weights.h"
+#include "worker/vocabulary_gguf.h"
 
 namespace tandem {
 
@@ -49,9 +50,25 @@ Result<std::unique_ptr<GgufModel>> open_tool_model(const ToolArgs& args) {
   return GgufModel::open(std::move(files));
 }
 
+Result<std::unique_ptr<Tokenizer>> open_tool_tokenizer(const GgufModel& file, int vocab_size) {
+  CHECK_ASSIGN(Vocabulary vocabulary, read_vocabulary(file));
+  CHECK_ASSIGN(auto tokenizer, Tokenizer::create(std::move(vocabulary)));
+  if (tokenizer->n_tokens() > vocab_size) {
+    return invalid_argument(fmt::format("tokenizer.ggml.tokens has {} tokens, the model {} rows", tokenizer->n_tokens(), vocab_size));
+  }
+  return tokenizer;
+}
+
 Result<ToolModel> load_tool_model(const ToolContext& context) {
-  const ToolArgs& args = context.args;
   ToolModel model;
+  CHECK_ASSIGN(model.file, open_tool_model(context.args));
+  CHECK_OK(load_tool_backend(context, *model.file, nullptr, &model));
+  return model;
+}
+
+Status load_tool_backend(const ToolContext& context, const GgufModel& file, InputSquares* squares, ToolModel* out) {
+  const ToolArgs& args = context.args;
+  ToolModel& model = *out;
   CHECK_ASSIGN(const int64_t threads, args.number("--threads", 0, 0, 1024));
   const std::string activations = args.text("--activations", "q8");
   if (activations != "q8" && activations != "f32") {
@@ -60,9 +77,8 @@ Result<ToolModel> load_tool_model(const ToolContext& context) {
   const std::string set = args.text("--weights", "full");
   if (set != "full" && set != "lean") return invalid_argument("--weights must be full or lean, got \"" + set + "\"");
   model.n_threads = threads > 0 ? static_cast<int>(threads) : context.cpu.n_usable_cores;
-  CHECK_ASSIGN(model.file, open_tool_model(args));
-  CHECK_ASSIGN(const ModelConfig config, read_model_config(*model.file));
-  CHECK_ASSIGN(const ModelWeights weights, load_weights(*model.file, config));
+  CHECK_ASSIGN(const ModelConfig config, read_model_config(file));
+  CHECK_ASSIGN(const ModelWeights weights, load_weights(file, config));
   CHECK_ASSIGN(model.kernels, select_kernels(context.cpu, args.text("--force-isa", "")));
   model.weights = total_weights(weights);
   CpuBackendOptions options;
@@ -71,6 +87,7 @@ Result<ToolModel> load_tool_model(const ToolContext& context) {
   options.float_activations = activations == "f32";
   options.page_size = model.page_size;
   options.pack.on_progress = show_progress;
+  options.squares = squares;
   CHECK_ASSIGN(model.backend, create_cpu_backend(config, weights, options));
   const WeightBytes bytes = model.backend->weight_bytes();
   if (set == "lean") {
@@ -80,8 +97,8 @@ Result<ToolModel> load_tool_model(const ToolContext& context) {
     model.weights.layer_bytes = std::llround(share * static_cast<double>(model.weights.layer_bytes));
     model.weights.output_bytes = std::llround(share * static_cast<double>(model.weights.output_bytes));
   }
-  model.file->release_pages();
-  return model;
+  file.release_pages();
+  return {};
 }
 
 Result<StepRunner> StepRunner::create(ToolModel* model, int n_sequences, int max_tokens) {

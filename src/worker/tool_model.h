@@ -6,15 +6,19 @@
 #include <span>
 #include <vector>
 
+#include "cpu/input_squares.h"
 #include "gguf/gguf_reader.h"
 #include "kernels/kernel_table.h"
 #include "model/backend.h"
 #include "model/step_batch.h"
+#include "tokenizer/tokenizer.h"
 #include "worker/tool_args.h"
 
 namespace tandem {
 
 Result<std::unique_ptr<GgufModel>> open_tool_model(const ToolArgs& args);
+// Of the file. kInvalidArgument, too, where it has ids that a model with vocab_size rows does not know.
+Result<std::unique_ptr<Tokenizer>> open_tool_tokenizer(const GgufModel& file, int vocab_size);
 
 // Bytes and multiplications of the weights, for shares of the machine's peak.
 struct WeightTotals {
@@ -23,7 +27,7 @@ struct WeightTotals {
 };
 
 struct ToolModel {
-  std::unique_ptr<GgufModel> file;
+  std::unique_ptr<GgufModel> file;  // null where load_tool_backend was given it
   const KernelTable* kernels = nullptr;
   std::unique_ptr<Backend> backend;
   WeightTotals weights;
@@ -33,6 +37,8 @@ struct ToolModel {
 };
 // Loads and packs; progress on stderr. Options: --threads, --force-isa, --activations, --weights.
 Result<ToolModel> load_tool_model(const ToolContext& context);
+// The same but for the file, which is open already and whose pages are given back. squares: as CpuBackendOptions.
+Status load_tool_backend(const ToolContext& context, const GgufModel& file, InputSquares* squares, ToolModel* out);
 
 // Sequences with pages of their own. Confined to one thread.
 class StepRunner {

@@ -1,8 +1,7 @@
 // tandem quantize: a model's weights in another type, written tensor by tensor. Every row is computed alone, so the file is the same for
-// any number of threads.
+// any number of threads. What a text says about columns is calibration.h's.
 #include <fmt/format.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,9 +13,11 @@
 #include "cpu/omp_team.h"
 #include "gguf/gguf_parser.h"
 #include "quantize/requantize_row.h"
+#include "worker/calibration.h"
 #include "worker/output_file.h"
 #include "worker/tool_args.h"
 #include "worker/tool_model.h"
+#include "worker/tool_progress.h"
 
 namespace tandem {
 
@@ -29,28 +30,10 @@ constexpr int64_t kGrainValues = 16384;            // of rows that one thread ta
 
 const char* type_name(GgmlType type) { return quant_traits(static_cast<uint32_t>(type))->name; }
 
-// A line rewritten on a terminal, every tenth elsewhere.
-class Progress {
- public:
-  explicit Progress(int64_t total_bytes) : total_(total_bytes), is_terminal_(isatty(STDERR_FILENO) == 1) {}
-  void at(int64_t bytes) {
-    const int64_t step = bytes * (is_terminal_ ? 100 : 10) / total_;
-    if (step == shown_) return;
-    shown_ = step;
-    const int filled = static_cast<int>(bytes * 30 / total_);
-    std::fprintf(stderr, "%squantizing [%.*s%.*s] %lld %%, %lld of %lld MiB%s", is_terminal_ ? "\r" : "", filled,
-                 "##############################", 30 - filled, "..............................",
-                 static_cast<long long>(bytes * 100 / total_), static_cast<long long>(bytes >> 20),
-                 static_cast<long long>(total_ >> 20), is_terminal_ && bytes < total_ ? "" : "\n");
-  }
-
- private:
-  int64_t total_, shown_ = -1;
-  bool is_terminal_;
-};
-
 struct Totals {
   double squares = 0, error_squares = 0;  // of the tensors that were quantized
+  // Of those whose columns have weights, as RowOutcome.
+  double weighted_squares = 0, weighted_error_squares = 0, unimproved_error_squares = 0;
 };
 
 Status check_row(const GgufModel& model, const TensorPlan& plan, int64_t row, const RowOutcome& outcome) {
@@ -71,7 +54,7 @@ class Quantizer {
  public:
   Quantizer(const GgufModel& model, const QuantizePlan& plan, int fd, int n_threads)
       : model_(model), plan_(plan), fd_(fd), team_(n_threads), scratch_(static_cast<size_t>(n_threads)),
-        progress_(plan.file_bytes) {}
+        progress_("quantizing", plan.file_bytes, 1 << 20, "MiB") {}
 
   Result<Totals> run() {
     CHECK_OK(write(plan_.header.data(), plan_.header.size()));
@@ -115,6 +98,9 @@ class Quantizer {
       if (tensor.type == GgmlType::kF32) continue;
       totals_.squares += outcome.squares;
       totals_.error_squares += outcome.error_squares;
+      totals_.weighted_squares += outcome.weighted_squares;
+      totals_.weighted_error_squares += outcome.weighted_error_squares;
+      totals_.unimproved_error_squares += outcome.unimproved_error_squares;
     }
     return write(piece_.data(), piece_.size());
   }
@@ -124,12 +110,28 @@ class Quantizer {
   int fd_;
   OmpTeam team_;
   std::vector<std::vector<float>> scratch_;
-  Progress progress_;
+  ToolProgress progress_;
   std::vector<uint8_t> piece_;
   std::vector<RowOutcome> outcomes_;
   int64_t written_ = 0;
   Totals totals_;
 };
+
+double ratio_of_roots(double a, double b) { return b > 0 ? std::sqrt(a / b) : 0.0; }
+
+Json describe_calibration(const QuantizePlan& plan, const ColumnWeights& weights, const Totals& totals) {
+  const auto is_unweighted = [](const TensorPlan& t) {
+    return t.quantize_row != nullptr && t.type != GgmlType::kF32 && t.column_weights == nullptr;
+  };
+  return {{"text", weights.text_name},
+          {"sha256", weights.text_sha256},
+          {"tokens", weights.n_tokens},
+          {"windows", weights.n_windows},
+          {"weighted_tensors", plan.n_weighted},
+          {"unweighted_tensors", std::count_if(plan.tensors.begin(), plan.tensors.end(), is_unweighted)},
+          {"weighted_error", ratio_of_roots(totals.weighted_error_squares, totals.weighted_squares)},
+          {"weighted_error_without", ratio_of_roots(totals.unimproved_error_squares, totals.weighted_squares)}};
+}
 
 Json describe(const QuantizePlan& plan, const QuantizeTarget& target, const Totals& totals, double seconds) {
   std::map<std::string, int64_t> types, stand_ins;
@@ -146,8 +148,17 @@ Json describe(const QuantizePlan& plan, const QuantizeTarget& target, const Tota
           {"bits_per_weight", static_cast<double>(weight_bits) / static_cast<double>(n_weights)},
           {"tensors_by_type", types},
           {"stand_ins", stand_ins},
-          {"relative_error", totals.squares > 0 ? std::sqrt(totals.error_squares / totals.squares) : 0.0},
+          {"relative_error", ratio_of_roots(totals.error_squares, totals.squares)},
           {"seconds", seconds}};
+}
+
+void print_calibration(const Json& d) {
+  std::printf("  calibrated with %lld tokens of %s: %lld tensors, whose relative error as its columns count is %.5f, without it %.5f\n",
+              d["tokens"].get<long long>(), d["text"].get<std::string>().c_str(), d["weighted_tensors"].get<long long>(),
+              d["weighted_error"].get<double>(), d["weighted_error_without"].get<double>());
+  if (const auto n = d["unweighted_tensors"].get<long long>(); n > 0) {
+    std::printf("  %lld tensors as without a calibration: rows that are looked up, or a type that takes no weights\n", n);
+  }
 }
 
 void print(const Json& d, const QuantizeTarget& target) {
@@ -161,6 +172,7 @@ void print(const Json& d, const QuantizeTarget& target) {
   for (const auto& [what, n] : d["stand_ins"].items()) {
     std::printf("  %lld tensors have %s: no multiple of %d\n", n.get<long long>(), what.c_str(), block);
   }
+  if (d.contains("calibration")) print_calibration(d["calibration"]);
 }
 
 // A second loss on top of the first is easily overlooked.
@@ -188,19 +200,31 @@ Result<int> tool_quantize(const ToolContext& context) {
     return invalid_argument(fmt::format("--to must be one of {}, got \"{}\"", quantize_target_options(), option));
   }
   if (args.out_fd < 0) return invalid_argument("--out-fd is needed");
+  const bool is_calibrated = args.values.count("--calibration") > 0;
+  if (is_calibrated && target->improve_row == nullptr) {
+    return invalid_argument(fmt::format("--calibration: {} is so near to the original that columns need no weights; allowed with --to {}; "
+                                        "leave --calibration out",
+                                        target->option, quantize_target_options(true)));
+  }
   CHECK_ASSIGN(const int64_t threads, args.number("--threads", 0, 0, 1024));
   CHECK_ASSIGN(const auto model, open_tool_model(args));
-  CHECK_ASSIGN(const QuantizePlan plan, plan_quantize(*model, *target));
+  std::unique_ptr<Calibration> calibration;
+  if (is_calibrated) {
+    CHECK_ASSIGN(calibration, Calibration::create(context, *model));
+  }
+  CHECK_ASSIGN(const QuantizePlan plan, plan_quantize(*model, *target, calibration ? &calibration->weights() : nullptr));
   CHECK_OK(reserve_output(args.out_fd, plan.file_bytes));
   warn_of_loss(*model);
   const int64_t start_us = monotonic_us();
+  if (calibration) CHECK_OK(calibration->run(context));
   Quantizer quantizer(*model, plan, args.out_fd, threads > 0 ? static_cast<int>(threads) : context.cpu.n_usable_cores);
   CHECK_ASSIGN(const Totals totals, quantizer.run());
   // Read back by the rules that hold for foreign files.
   std::vector<GgufFile> written;
   written.push_back({UniqueFd(args.out_fd), "the output"});
   if (const auto check = GgufModel::open(std::move(written)); !check.ok()) return internal_error(check.status().message());
-  const Json description = describe(plan, *target, totals, static_cast<double>(monotonic_us() - start_us) / 1e6);
+  Json description = describe(plan, *target, totals, static_cast<double>(monotonic_us() - start_us) / 1e6);
+  if (calibration) description["calibration"] = describe_calibration(plan, calibration->weights(), totals);
   if (args.has("--json")) {
     std::puts(description.dump().c_str());
   } else {

@@ -1,8 +1,10 @@
 """`tandem quantize`: files that other tools would have written, whole or not there at all, and served."""
 import fcntl
+import hashlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -16,6 +18,7 @@ from gguf import quants
 
 TANDEM = os.path.join(BIN, "tandem")
 GPL3 = "/usr/share/common-licenses/GPL-3"
+FAMILIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/families")
 
 
 def tandem(*args, code=0, **options):
@@ -154,11 +157,122 @@ def test_a_full_disk_is_told_before_the_first_byte(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def running(out, *more):
-    p = subprocess.Popen([TANDEM, "quantize", "--model", GEMMA3, "--to", "q6_k", "--out", str(out), "--threads", "1", *more],
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """What a calibration reads, and what it has never seen: two parts of a licence."""
+    folder = tmp_path_factory.mktemp("texts")
+    text = open(GPL3, "rb").read()
+    read, unseen = folder / "read.txt", folder / "unseen.txt"
+    read.write_bytes(text[:17000])
+    unseen.write_bytes(text[17000:])
+    return read, unseen
+
+
+def test_a_calibration_lowers_the_perplexity_of_a_text_it_has_not_seen(texts, tmp_path):
+    read, unseen = texts
+    perplexity = {}
+    for name, more in (("plain", ()), ("calibrated", ("--calibration", read))):
+        out = tmp_path / f"{name}.gguf"
+        d = json.loads(quantize(SMOLLM2, "q4_0", out, "--json", *more)[0])
+        perplexity[name] = json.loads(tandem("eval", "--model", out, "--text", unseen, "--tokens", 3000, "--json")[0])["perplexity"]
+        assert ("calibration" in d) == bool(more)
+    c = d["calibration"]
+    assert c["text"] == "read.txt" and c["sha256"] == hashlib.sha256(read.read_bytes()).hexdigest()
+    assert 3000 < c["tokens"] <= 4096 and c["windows"] == -(-c["tokens"] // 512)
+    assert c["weighted_tensors"] == 211 and c["unweighted_tensors"] == 0
+    assert 0.5 * c["weighted_error_without"] < c["weighted_error"] < 0.97 * c["weighted_error_without"]
+    print(perplexity, c)
+    assert perplexity["calibrated"] < perplexity["plain"], perplexity
+    plain, calibrated = (tensors(tmp_path / f"{name}.gguf") for name in perplexity)
+    assert {n: (t.tensor_type, list(t.shape)) for n, t in plain.items()} == {n: (t.tensor_type, list(t.shape)) for n, t in calibrated.items()}
+    fields, old = gguf.GGUFReader(tmp_path / "calibrated.gguf").fields, gguf.GGUFReader(tmp_path / "plain.gguf").fields
+    said = {key: fields[key].contents() for key in set(fields) - set(old)}
+    assert said == {"quantize.imatrix.dataset": "read.txt", "quantize.imatrix.entries_count": 211,
+                    "quantize.imatrix.chunks_count": c["windows"], "tandem.calibration.tokens": c["tokens"],
+                    "tandem.calibration.sha256": c["sha256"]}
+
+
+def test_each_matrix_is_weighted_by_what_it_is_multiplied_with(texts, tmp_path):
+    """A model in which only a few columns of each matrix ever meet anything, others in each kind: one or two in a block, so that
+    scale and minimum can render those exactly, which nobody would who weighs other columns."""
+    model = tmp_path / "model.gguf"
+    shutil.copy(os.path.join(FAMILIES, "llama.gguf"), model)
+    live = {"attn_norm": [3, 40], "ffn_norm": [17, 50], "output_norm": [9, 60], "attn_v": [5, 25], "ffn_gate": [1, 34, 70]}
+    for t in gguf.GGUFReader(model, "r+").tensors:
+        for part, kept in live.items():
+            if part in t.name:
+                t.data[np.setdiff1d(np.arange(len(t.data)), kept)] = 0  # values of a norm, whole rows of a matrix
+    # Heads of 16; the first two read row 5 of the values, the others row 25.
+    columns = {"attn_q": [3, 40], "attn_k": [3, 40], "attn_v": [3, 40], "attn_output": [5, 21, 41, 57], "ffn_gate": [17, 50],
+               "ffn_up": [17, 50], "ffn_down": [1, 34, 70], "token_embd": [9, 60]}
+    quantize(model, "q4_1", tmp_path / "out.gguf", "--calibration", texts[0])
+    source, made = tensors(model), tensors(tmp_path / "out.gguf")
+    for name, t in made.items():
+        part = next((p for p in columns if p in name), None)
+        if part is None:
+            continue
+        x, y = floats(source[name]), floats(t)
+        most = np.abs(x).reshape(len(x), -1, 32).max(axis=2).repeat(32, axis=1)
+        exact = (np.abs(x - y) <= 6 * most / 2048)[most[:, 0] > 0]  # scale and minimum are rounded to halves
+        is_live = np.isin(np.arange(x.shape[1]), columns[part])
+        assert exact[:, is_live].mean() > 0.9, name
+        assert exact[:, ~is_live].mean() < 0.5, name
+
+
+def test_a_calibrated_file_is_the_same_for_any_number_of_threads_and_tells_what_was_not_weighted(texts, tmp_path):
+    for threads in (1, 3):
+        out, _ = quantize(os.path.join(FAMILIES, "phi3.gguf"), "q4_0", tmp_path / f"{threads}", "--threads", threads, "--calibration",
+                          texts[0], "--calibration-tokens", 1000)
+        # Fused matrices once each; the embedding is looked up, the output is another tensor.
+        assert "calibrated with 1000 tokens of read.txt: 9 tensors" in out and "1 tensors as without a calibration" in out
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "3").read_bytes()
+    plain = tmp_path / "plain"
+    quantize(os.path.join(FAMILIES, "phi3.gguf"), "q4_0", plain)
+    a, b = tensors(plain), tensors(tmp_path / "1")
+    assert [n for n in a if a[n].tensor_type == Type.Q4_0 and np.array_equal(a[n].data, b[n].data)] == ["token_embd.weight"]
+    # The text past the tokens asked for changes nothing but what is said of it.
+    longer = tmp_path / "read.txt"
+    longer.write_bytes(texts[0].read_bytes() + b"more")
+    quantize(os.path.join(FAMILIES, "phi3.gguf"), "q4_0", tmp_path / "longer", "--calibration", longer, "--calibration-tokens", 1000)
+    assert all(np.array_equal(t.data, b[n].data) for n, t in tensors(tmp_path / "longer").items())
+
+
+def test_a_calibration_that_cannot_be_is_refused(texts, tmp_path):
+    llama, out = os.path.join(FAMILIES, "llama.gguf"), tmp_path / "out"
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "short.txt").write_text("Short. " * 9)
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 " * 1000)
+    w = gguf.GGUFWriter(tmp_path / "moe.gguf", "mixtral9")
+    w.add_tensor("blk.0.ffn_up_exps.weight", np.ones((4, 64, 64), np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    quantize(llama, "q4_0", tmp_path / "q4_0.gguf")
+    before = sorted(os.listdir(tmp_path))
+    for model, to, text, code, parts in (
+            (llama, "q4_0", tmp_path / "none.txt", 1, ("--calibration", "none.txt", "No such file")),
+            (llama, "q4_0", tmp_path, 1, ("--calibration", "is a directory")),
+            (llama, "q4_0", "", 1, ("--calibration", "cannot open")),
+            (llama, "q4_0", tmp_path / "empty.txt", 78, ("--calibration empty.txt: has 0 tokens; allowed: 256 or more",)),
+            (llama, "q4_0", tmp_path / "short.txt", 78, ("--calibration short.txt: has ", "allowed: 256 or more")),
+            (llama, "q4_0", tmp_path / "latin.txt", 78, ("--calibration latin.txt: is not valid UTF-8 at byte 3", "iconv")),
+            (llama, "q8_0", texts[0], 78, ("--calibration: q8_0", "allowed with --to q4_0, q4_1", "leave --calibration out")),
+            (tmp_path / "moe.gguf", "q4_0", texts[0], 78, ("--calibration runs the text through the model", "mixtral9", "leave --calibration")),
+            (tmp_path / "q4_0.gguf", "q4_0", texts[0], 78, ("q4_0.gguf: a calibration would change nothing",))):
+        _, err = quantize(model, to, out, "--calibration", text, code=code)
+        assert all(part in err for part in parts), (parts, err)
+    quantize(llama, "q4_0", out, "--calibration-tokens", 500, code=2)  # of no text
+    _, err = quantize(llama, "q4_0", out, "--calibration", texts[0], "--calibration-tokens", 255, code=2)
+    assert "--calibration-tokens" in err and "256" in err and "1000000" in err
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def running(out, *more, shows=b"quantizing ["):
+    p = subprocess.Popen([TANDEM, "quantize", "--model", GEMMA3, "--to", "q6_k", "--out", str(out), "--threads", "1", *map(str, more)],
                          stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     end = time.time() + 20
-    while not b"quantizing [" in p.stderr.readline():
+    while shows not in p.stderr.readline():
         assert time.time() < end
     return p
 
@@ -171,6 +285,19 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, number):
     p.send_signal(number)
     assert p.wait(20) == 130
     assert os.listdir(tmp_path) == []
+
+
+def test_a_run_interrupted_while_it_calibrates_leaves_nothing_and_the_next_one_is_whole(texts, tmp_path):
+    p = running(tmp_path / "out", "--calibration", texts[0], shows=b"calibrating [")
+    p.send_signal(signal.SIGINT)
+    assert p.wait(20) == 130
+    assert os.listdir(tmp_path) == []
+    # Nothing of a run with one text is left for one with another.
+    model, others = os.path.join(FAMILIES, "qwen3.gguf"), []
+    for name, text in (("a", texts[1]), ("a", texts[0]), ("b", texts[0])):
+        quantize(model, "q5_1", tmp_path / name, "--calibration", text, "--force")
+        others.append((tmp_path / name).read_bytes())
+    assert others[0] != others[1] == others[2]
 
 
 def test_a_killed_run_leaves_no_file_of_the_name_and_the_next_one_starts_again(tmp_path):

@@ -120,6 +120,59 @@ TEST_CASE("which tensor becomes what") {
   }
 }
 
+TEST_CASE("weights of columns: which tensors take them, what is improved, and what the metadata says") {
+  GgufWriter w = small_model();
+  w.text("quantize.imatrix.file", "old.dat").u32("quantize.imatrix.chunks_count", 99).text("quantize.imatrix.dataset", "old.txt");
+  const std::string bytes = w.bytes();
+  const auto model = parse(bytes);
+  ColumnWeights weights;
+  weights.text_name = "manual.txt";
+  weights.text_sha256 = std::string(64, 'a');
+  weights.n_tokens = 4096;
+  weights.n_windows = 9;
+  const auto weigh = [&](const char* name, size_t n) {
+    std::vector<float>& columns = weights.columns[model->find_tensor(name)];
+    for (size_t i = 0; i < n; ++i) columns.push_back(i % 7 == 3 ? 50.0f : 0.1f);
+  };
+  weigh("blk.0.attn_q.weight", 288);
+  weigh("blk.0.ffn_up.weight", 40);  // becomes F16, which takes none
+  const auto plan = plan_quantize(*model, target_of("q4_k"), &weights);
+  REQUIRE(plan.ok());
+  CHECK(plan->n_weighted == 1);
+  std::vector<float> scratch;
+  for (const TensorPlan& t : plan->tensors) {
+    INFO(t.source->name);
+    CHECK((t.column_weights != nullptr) == (t.source->name == "blk.0.attn_q.weight"));
+    CHECK((t.improve_row != nullptr) == (t.column_weights != nullptr));
+    std::vector<uint8_t> row(static_cast<size_t>(t.row_bytes));
+    const RowOutcome outcome = requantize_row(t, 0, &scratch, row.data());
+    CHECK((outcome.weighted_squares > 0) == (t.column_weights != nullptr));
+    if (t.column_weights == nullptr) continue;
+    CHECK(outcome.weighted_error_squares < outcome.unimproved_error_squares);
+    CHECK(outcome.unimproved_error_squares < outcome.weighted_squares);
+  }
+  const std::string out = write(*plan);
+  REQUIRE(static_cast<int64_t>(out.size()) == plan->file_bytes);
+  const auto read = parse(out);
+  CHECK(*read->get_string("quantize.imatrix.dataset") == "manual.txt");
+  CHECK(*read->get_int("quantize.imatrix.entries_count") == 1);
+  CHECK(*read->get_int("quantize.imatrix.chunks_count") == 9);
+  CHECK(*read->get_int("tandem.calibration.tokens") == 4096);
+  CHECK(*read->get_string("tandem.calibration.sha256") == std::string(64, 'a'));
+  CHECK(read->find("quantize.imatrix.file") == nullptr);  // of the old one
+  // Without a calibration the model's own keys stay as they are.
+  const std::string plain = write(*plan_quantize(*model, target_of("q4_k")));
+  const auto plain_read = parse(plain);
+  CHECK(*plain_read->get_string("quantize.imatrix.file") == "old.dat");
+  CHECK(plain_read->find("tandem.calibration.tokens") == nullptr);
+
+  for (const char* option : {"q8_0", "f16"}) {
+    const auto none = plan_quantize(*model, target_of(option), &weights);
+    REQUIRE(!none.ok());
+    CHECK(none.status().message().find("a calibration would change nothing") != std::string::npos);
+  }
+}
+
 TEST_CASE("a model's own alignment is kept") {
   GgufWriter w;
   w.alignment = 128;
