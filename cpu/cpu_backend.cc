@@ -20,6 +20,12 @@ ModelConfig config_in_force(const ModelConfig& config, const CpuBackendOptions& 
   return options.n_layers > 0 ? stage_config(config, 0, options.n_layers) : config;
 }
 
+// What options may say only of a whole model.
+CpuBackendOptions options_in_force(CpuBackendOptions options, const ModelWeights& weights) {
+  options.pack.has_lean_set = options.pack.has_lean_set && is_mostly_q8_0(weights);
+  return options;
+}
+
 class CpuBackend : public Backend {
  public:
   CpuBackend(const ModelConfig& config, const CpuBackendOptions& options)
@@ -120,8 +126,9 @@ constexpr int64_t kSamplerBytesPerToken = sizeof(float) + sizeof(std::pair<float
 }  // namespace
 
 Result<CpuMemory> plan_cpu_memory(const ModelConfig& whole, const ModelWeights& weights,
-                                  const CpuBackendOptions& options, int n_tokens, int n_logit_rows,
+                                  const CpuBackendOptions& wanted, int n_tokens, int n_logit_rows,
                                   int context_tokens) {
+  const CpuBackendOptions options = options_in_force(wanted, weights);
   CpuMemory memory;
   const ModelConfig config = config_in_force(whole, options);
   CHECK_ASSIGN(memory.weights_bytes,
@@ -148,7 +155,7 @@ Result<std::unique_ptr<Backend>> create_cpu_backend(const ModelConfig& config, c
   if (options.n_layers < 0 || options.n_layers > config.n_layers)
     return invalid_argument(fmt::format("layers of the processor must be 0 to {}, got {}", config.n_layers, options.n_layers));
   CHECK(options.kernels != nullptr);
-  auto backend = std::make_unique<CpuBackend>(config, options);
+  auto backend = std::make_unique<CpuBackend>(config, options_in_force(std::move(options), weights));
   CHECK_OK(backend->load(weights));
   return std::unique_ptr<Backend>(std::move(backend));
 }

@@ -19,11 +19,6 @@ struct PackJob {
   PackedMatrix* to;
 };
 
-int64_t row_bytes(const WeightView& w) {
-  const QuantTraits* traits = quant_traits(static_cast<uint32_t>(w.type));
-  return w.n_cols / traits->block_size * traits->block_bytes;
-}
-
 int64_t n_tiles(const PackedMatrix& w) { return (w.n_rows + kTileRows - 1) / kTileRows; }
 
 std::vector<PackJob> list_jobs(const ModelWeights& weights, PackedModel* model) {
@@ -60,23 +55,12 @@ void copy_vectors(const ModelWeights& weights, PackedModel* model) {
 
 size_t source_bytes(const PackJob& job) { return static_cast<size_t>(job.from->n_rows * row_bytes(*job.from)); }
 
-// A model of fewer bits with a few Q8_0 matrices, an output head say, has no lean set: it would save little.
-bool is_mostly_q8_0(const std::vector<PackJob>& jobs) {
-  size_t n_all = 0, n_q8_0 = 0;
-  for (const PackJob& job : jobs) {
-    n_all += source_bytes(job);
-    if (job.from->type == GgmlType::kQ8_0) n_q8_0 += source_bytes(job);
-  }
-  return 2 * n_q8_0 > n_all;
-}
-
 Result<std::vector<PackedPlace>> plan_places(const std::vector<PackJob>& jobs, const KernelTable& kernels,
                                              const PackOptions& options, size_t* n_bytes) {
   std::vector<PackedPlace> places;
-  const bool is_nested = options.has_lean_set && is_mostly_q8_0(jobs);
   for (const PackJob& job : jobs) {
     const WeightView& w = *job.from;
-    const GgmlType type = is_nested && w.type == GgmlType::kQ8_0 ? GgmlType::kQ8_0Nested : w.type;
+    const GgmlType type = options.has_lean_set && w.type == GgmlType::kQ8_0 ? GgmlType::kQ8_0Nested : w.type;
     const size_t size = kernels.packed_bytes(type, w.n_rows, w.n_cols);
     if (size == 0) {
       const QuantTraits* traits = quant_traits(static_cast<uint32_t>(w.type));

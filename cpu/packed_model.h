@@ -26,8 +26,8 @@ struct PackedLayer {
 };
 
 struct PackOptions {
-  // Q8_0 matrices, where they are most of the model, are packed nested: the same bits and bytes, half of which are the
-  // lean set.
+  // Q8_0 matrices are packed nested: the same bits and bytes, half of which are the lean set. Backends, who know the
+  // whole model, do so only where they are most of it (is_mostly_q8_0).
   bool has_lean_set = true;
   std::function<void(float)> on_progress;  // on the calling thread, 0..1; or empty
   // Bytes of the model's file once they have been read for the last time; or empty.

@@ -7,6 +7,7 @@
 
 #include "gpu/device_buffer.h"
 #include "kernels/kernel_table.h"
+#include "model/backend.h"
 #include "model/weights.h"
 
 namespace tandem {
@@ -21,9 +22,12 @@ struct DeviceLayer {
 
 class DeviceWeights {
  public:
-  // Lays everything out. kUnimplemented names a tensor whose type the kernels do not serve.
-  Status plan(const ModelConfig& config, const ModelWeights& weights);
+  // Lays everything out. kUnimplemented names a tensor whose type the kernels do not serve. has_lean_set: Q8_0 matrices are
+  // nested (tile_layout.h).
+  Status plan(const ModelConfig& config, const ModelWeights& weights, bool has_lean_set);
   int64_t n_bytes() const { return static_cast<int64_t>(pool_.n_bytes()); }
+  // What the matrices of a set take; lean: 0 where none is nested.
+  WeightBytes weight_bytes() const { return weight_bytes_; }
   // Packs on `n_threads` threads of the host and uploads, through pinned memory.
   Status upload(const ModelWeights& weights, int n_threads, const std::function<void(float)>& on_progress);
 
@@ -51,7 +55,8 @@ class DeviceWeights {
   std::vector<Matrix> matrices_;
   std::vector<Vector> vectors_;
   std::vector<float> inv_freq_, rope_factor_;
-  bool is_tied_ = false;
+  WeightBytes weight_bytes_;
+  bool is_tied_ = false, is_nested_ = false;
 };
 
 }  // namespace tandem

@@ -1,7 +1,8 @@
 // The device as a Backend. DESIGN. A decode step is one graph and one draw; while the host reads what was drawn,
 // the next step runs already, from the tokens and positions that the draw left in device memory. It is a guess that
-// the same sequences go on: forward() compares, and where the guess was wrong the step is run again. What the guess
-// wrote then is K/V of a position that a living sequence computes again to the same bits, or that nobody reads.
+// the same sequences go on with the same set of weights: forward() compares, and where the guess was wrong the step is run
+// again. What the guess wrote then is K/V of a position that a living sequence computes again before anything reads it, or
+// that nobody reads.
 #include "gpu/gpu_backend.h"
 
 #include <fmt/format.h>
@@ -48,6 +49,7 @@ class GpuBackend : public Backend {
     return reserve_tiers(n_pages, std::vector<int>(n_pages.size(), 0));
   }
   Status reserve_tiers(const std::vector<int>& n_pages, const std::vector<int>& n_swap_pages) override;
+  WeightBytes weight_bytes() const override { return weights_.weight_bytes(); }
   bool attends_to_swapped() const override { return false; }
   Status place_pages(const std::vector<int>&, const std::vector<uint8_t*>&) override {
     return internal_error("pages of a device are not placed in host memory");
@@ -77,7 +79,7 @@ class GpuBackend : public Backend {
   bool takes_hidden() const { return options_.first_layer > 0; }
   Status next_upload();
   Status choose_paths();
-  Result<float> time_step(int n_rows, DotPath path, cudaEvent_t begin, cudaEvent_t end);
+  Result<float> time_step(WeightSet set, int n_rows, DotPath path, cudaEvent_t begin, cudaEvent_t end);
   bool is_guessed(const StepBatch& batch) const;
   bool may_run_ahead() const;
   Status keep_logits(int first, int n);
@@ -90,7 +92,7 @@ class GpuBackend : public Backend {
   DeviceWeights weights_;
   KvPages kv_;
   GpuForward forward_;
-  const StepLimits limits_;
+  StepLimits limits_;
   DeviceSampler sampler_;
   StepGraphs graphs_;
   CudaStream stream_;
@@ -104,10 +106,11 @@ class GpuBackend : public Backend {
   int n_table_rows_ = 0;                     // rows of them that the last step used
   // The last step.
   int n_rows_ = 0, n_logit_rows_ = 0;
+  WeightSet set_ = WeightSet::kFull;
   bool is_decode_ = false, are_logits_kept_ = false;
   std::vector<int> positions_;               // of a decode step
   std::vector<float> logits_;                // [n_logit_rows][vocab], when asked for
-  // The guess that runs: rows of positions_ + 1 with these tokens.
+  // The guess that runs: rows of positions_ + 1 with these tokens and the last step's set.
   bool has_guess_ = false;
   std::vector<int32_t> guessed_tokens_;
   bool has_unseen_work_ = false;             // launched, and the host does not know that it has ended
@@ -115,7 +118,8 @@ class GpuBackend : public Backend {
 };
 
 Status GpuBackend::plan(const ModelWeights& weights) {
-  CHECK_OK(weights_.plan(config_, weights));
+  CHECK_OK(weights_.plan(config_, weights, options_.has_lean_set));
+  limits_.has_lean_set = weights_.weight_bytes().lean > 0;
   int64_t record_bytes = 0;  // of a row
   for (const LayerConfig& l : config_.layers) {
     const int64_t parts = options_.context_tokens / kAttentionPartKeys + 2;
@@ -166,12 +170,12 @@ Status GpuBackend::reserve_tiers(const std::vector<int>& n_pages, const std::vec
   return choose_paths();
 }
 
-Result<float> GpuBackend::time_step(int n_rows, DotPath path, cudaEvent_t begin, cudaEvent_t end) {
-  forward_.set_path(n_rows, path);
+Result<float> GpuBackend::time_step(WeightSet set, int n_rows, DotPath path, cudaEvent_t begin, cudaEvent_t end) {
+  forward_.set_path(set, n_rows, path);
   float ms = 0;
   for (int round = 0; round < 2; ++round) {  // the first one loads code
     CUDA_OK(cudaEventRecord(begin, stream_.get()));
-    CHECK_OK(forward_.enqueue({n_rows, std::min(n_rows, forward_.max_logit_rows()), 1, false}, stream_.get()));
+    CHECK_OK(forward_.enqueue({n_rows, std::min(n_rows, forward_.max_logit_rows()), 1, false, set}, stream_.get()));
     CUDA_OK(cudaEventRecord(end, stream_.get()));
     CUDA_OK(cudaEventSynchronize(end));
     CUDA_OK(cudaEventElapsedTime(&ms, begin, end));
@@ -179,7 +183,8 @@ Result<float> GpuBackend::time_step(int n_rows, DotPath path, cudaEvent_t begin,
   return ms;
 }
 
-// Few rows are bound by memory whatever computes; for more, a step of padding is timed on both paths, whose bits are equal.
+// Few rows are bound by memory whatever computes; for more, a step of padding is timed on both paths, whose bits are equal, with
+// each set that is there: what there is to compute of a weight differs.
 Status GpuBackend::choose_paths() {
   constexpr int kFewRows = 4;
   const size_t rows = static_cast<size_t>(forward_.max_rows());
@@ -188,10 +193,13 @@ Status GpuBackend::choose_paths() {
   CudaEvent begin, end;
   CUDA_OK(cudaEventCreate(begin.put()));
   CUDA_OK(cudaEventCreate(end.put()));
-  for (int M = 2 * kFewRows; M <= forward_.max_rows() && options_.measures_paths; M *= 2) {
-    CHECK_ASSIGN(const float dp4a, time_step(M, DotPath::kDp4a, begin.get(), end.get()));
-    CHECK_ASSIGN(const float mma, time_step(M, DotPath::kMma, begin.get(), end.get()));
-    forward_.set_path(M, mma < dp4a ? DotPath::kMma : DotPath::kDp4a);
+  for (const WeightSet set : {WeightSet::kFull, WeightSet::kLean}) {
+    if (!options_.measures_paths || (set == WeightSet::kLean && !limits_.has_lean_set)) break;
+    for (int M = 2 * kFewRows; M <= forward_.max_rows(); M *= 2) {
+      CHECK_ASSIGN(const float dp4a, time_step(set, M, DotPath::kDp4a, begin.get(), end.get()));
+      CHECK_ASSIGN(const float mma, time_step(set, M, DotPath::kMma, begin.get(), end.get()));
+      forward_.set_path(set, M, mma < dp4a ? DotPath::kMma : DotPath::kDp4a);
+    }
   }
   CUDA_OK(cudaStreamSynchronize(stream_.get()));
   return ok_status();
@@ -213,6 +221,7 @@ Status GpuBackend::forward(const StepBatch& batch) {
   }
   n_rows_ = static_cast<int>(batch.tokens.size());
   n_logit_rows_ = static_cast<int>(batch.logit_rows.size());
+  set_ = batch.weights;
   positions_.clear();
   for (const StepItem& item : batch.items) positions_.push_back(item.first_pos);
   return ok_status();
@@ -299,7 +308,7 @@ Status GpuBackend::run_decode(const StepBatch& batch) {
   n_table_rows_ = M;
   if (takes_hidden()) CHECK_OK(send_hidden(batch.hidden, M, &tokens));
   CHECK_OK(send_inputs(bucket, tokens.data(), positions.data(), nullptr, nullptr, 0));
-  return launch({bucket, bucket, round_up_power(parts_of(last)), true});
+  return launch({bucket, bucket, round_up_power(parts_of(last)), true, batch.weights});
 }
 
 Status GpuBackend::run_slices(const StepBatch& batch) {
@@ -348,7 +357,7 @@ Status GpuBackend::run_slice(const StepBatch& batch, int first_row, int n_rows, 
   std::vector<int32_t> tokens(batch.tokens.begin() + first_row, batch.tokens.begin() + first_row + n_rows);
   if (takes_hidden()) CHECK_OK(send_hidden(batch.hidden + int64_t{first_row} * config_.hidden_dim, n_rows, &tokens));
   CHECK_OK(send_inputs(n_rows, tokens.data(), positions.data(), table_of.data(), logit_rows.data(), n_logits));
-  CHECK_OK(launch({n_rows, n_logits, round_up_power(parts_of(last)), false}));
+  CHECK_OK(launch({n_rows, n_logits, round_up_power(parts_of(last)), false, batch.weights}));
   return n_logits > 0 ? keep_logits(static_cast<int>(first_logit), n_logits) : ok_status();
 }
 
@@ -386,7 +395,7 @@ bool GpuBackend::may_run_ahead() const {
 }
 
 bool GpuBackend::is_guessed(const StepBatch& batch) const {
-  if (!has_guess_ || batch.items.size() != positions_.size() || batch.tokens != guessed_tokens_ || batch.logit_rows.size() != batch.tokens.size()) return false;
+  if (!has_guess_ || batch.weights != set_ || batch.items.size() != positions_.size() || batch.tokens != guessed_tokens_ || batch.logit_rows.size() != batch.tokens.size()) return false;
   const size_t stride = static_cast<size_t>(forward_.table_stride());
   for (size_t m = 0; m < positions_.size(); ++m) {
     const StepItem& item = batch.items[m];
@@ -420,7 +429,7 @@ Status GpuBackend::sample(std::span<const SampleRequest> requests, std::span<Sam
     int last = 0;
     for (int pos : positions_) last = std::max(last, pos + 1);
     const int bucket = std::min(round_up_power(static_cast<int>(positions_.size())), forward_.max_logit_rows());
-    CHECK_OK(launch({bucket, bucket, round_up_power(parts_of(last)), true}));
+    CHECK_OK(launch({bucket, bucket, round_up_power(parts_of(last)), true, set_}));
   }
   CUDA_OK(cudaEventSynchronize(step_done_.get()));
   has_unseen_work_ = false;  // but for the guess
@@ -461,6 +470,12 @@ Status check_options(const ModelConfig& config, const GpuOptions& o) {
   return ok_status();
 }
 
+// What options may say only of a whole model.
+GpuOptions options_in_force(GpuOptions options, const ModelWeights& weights) {
+  options.has_lean_set = options.has_lean_set && is_mostly_q8_0(weights);
+  return options;
+}
+
 Status check_fits(const GpuMemory& m) {
   int64_t least = 0;
   for (int64_t bytes : m.page_bytes) least += 2 * bytes;
@@ -475,7 +490,7 @@ Status check_fits(const GpuMemory& m) {
 
 Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const ModelWeights& weights, const GpuFacts& gpu, const GpuOptions& options) {
   CHECK_OK(check_options(config, options));
-  GpuBackend backend(stage_config(config, options.first_layer, config.n_layers), gpu, options);
+  GpuBackend backend(stage_config(config, options.first_layer, config.n_layers), gpu, options_in_force(options, weights));
   const ModelWeights stage = stage_weights(weights, options.first_layer, config.n_layers);
   CHECK_OK(backend.plan(stage));
   CHECK_OK(check_fits(backend.memory()));
@@ -485,7 +500,8 @@ Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const ModelWeights&
 Result<std::unique_ptr<Backend>> create_gpu_backend(const ModelConfig& config, const ModelWeights& weights, const GpuFacts& gpu, GpuOptions options) {
   CHECK_OK(check_options(config, options));
   const ModelWeights stage = stage_weights(weights, options.first_layer, config.n_layers);
-  auto backend = std::make_unique<GpuBackend>(stage_config(config, options.first_layer, config.n_layers), gpu, std::move(options));
+  auto backend = std::make_unique<GpuBackend>(stage_config(config, options.first_layer, config.n_layers), gpu,
+                                              options_in_force(std::move(options), weights));
   CHECK_OK(backend->plan(stage));
   CHECK_OK(check_fits(backend->memory()));
   CHECK_OK(backend->load(stage));

@@ -38,6 +38,7 @@ struct GpuOptions {
   int context_tokens = 0;
   int first_layer = 0;              // those before are another backend's: steps begin with StepBatch::hidden
   int n_threads = 1;                // of the host, for packing weights
+  bool has_lean_set = true;         // Q8_0 matrices, where they are most of the model, are nested (kernels/tile_layout.h)
   bool float_activations = false;   // the reference mode
   bool uses_graphs = true;
   bool measures_paths = true;       // at warm-up: which kernels many rows take

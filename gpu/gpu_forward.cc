@@ -100,14 +100,17 @@ Status GpuForward::allocate(cudaStream_t stream) {
   return ok_status();
 }
 
-// Products of the same activations: one call for those that read them quantized, one for the others.
+// Products of the same activations, in the step's set: one call for those that read them quantized, one for the others.
 Status GpuForward::store(MatvecParams p, std::initializer_list<MatvecProduct> products, cudaStream_t stream) {
   for (const bool floats : {false, true}) {
     p.n_products = 0;
     for (const MatvecProduct& product : products) {
-      if (reads_floats(product.weight) == floats) p.products[p.n_products++] = product;
+      if (reads_floats(product.weight) != floats) continue;
+      MatvecProduct& in_set = p.products[p.n_products++] = product;
+      if (set_ == WeightSet::kLean) in_set.weight = lean_form(product.weight);
     }
-    if (p.n_products > 0) CUDA_OK(launch_matvec(p, floats ? DotPath::kFloat : paths_[path_index(p.n_rows)], stream, &n_launches_));
+    const DotPath path = floats ? DotPath::kFloat : paths_[static_cast<size_t>(set_)][path_index(p.n_rows)];
+    if (p.n_products > 0) CUDA_OK(launch_matvec(p, path, stream, &n_launches_));
   }
   return ok_status();
 }
@@ -190,6 +193,7 @@ Status GpuForward::branch_end(MatvecParams p, const PackedMatrix& w, const float
 
 Status GpuForward::enqueue(const StepShape& shape, cudaStream_t stream) {
   n_launches_ = 0;
+  set_ = shape.weights;
   const int M = shape.n_rows;
   const int64_t hidden = config_.hidden_dim;
   const GateActivation gate = config_.activation == Activation::kSiluGate ? GateActivation::kSilu : GateActivation::kGeluTanh;

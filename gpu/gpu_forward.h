@@ -11,6 +11,7 @@
 #include "kernels/matvec.cuh"
 #include "kernels/paged_attention.cuh"
 #include "model/model_config.h"
+#include "model/step_batch.h"
 
 namespace tandem {
 
@@ -20,6 +21,7 @@ struct StepShape {
   int n_logit_rows = 0;   // = n_rows in a decode step
   int max_parts = 1;      // of the longest row (paged_attention.cuh)
   bool is_decode = false; // row m has page table m to itself, and its logits are row m
+  WeightSet weights = WeightSet::kFull;
   bool operator==(const StepShape&) const = default;
 };
 
@@ -42,8 +44,9 @@ class GpuForward {
   int64_t workspace_bytes() const { return static_cast<int64_t>(pool_.n_bytes()); }
   Status allocate(cudaStream_t stream);
 
-  // Which of the two equal-bit paths quantized products of up to so many rows (a power of two) take; by measurement.
-  void set_path(int n_rows, DotPath path) { paths_[path_index(n_rows)] = path; }
+  // Which of the two equal-bit paths quantized products of up to so many rows (a power of two) take with either set; by
+  // measurement.
+  void set_path(WeightSet set, int n_rows, DotPath path) { paths_[static_cast<size_t>(set)][path_index(n_rows)] = path; }
   Status enqueue(const StepShape& shape, cudaStream_t stream);
   int n_launches() const { return n_launches_; }  // of the last enqueue()
 
@@ -79,7 +82,8 @@ class GpuForward {
   const KvPages& kv_;
   const bool float_activations_;
   static size_t path_index(int n_rows) { return static_cast<size_t>(std::bit_width(static_cast<unsigned>(n_rows - 1))); }
-  DotPath paths_[16] = {};  // by the power of two
+  DotPath paths_[2][16] = {};             // by set and power of two
+  WeightSet set_ = WeightSet::kFull;      // of this enqueue()
   std::vector<LayerActs> layer_acts_;
   Acts output_acts_;
   int64_t q_dim_ = 0, kv_dim_ = 0, ffn_dim_ = 0;  // widest of all layers

@@ -1,4 +1,4 @@
-// Graphs of whole steps, one a shape: captured the first time a shape is run, replayed ever after. Everything that
+// Graphs of whole steps, one a shape and set of weights: captured the first time it is run, replayed ever after. All that
 // changes from step to step (tokens, positions, page tables) lies in device memory that the kernels read, so a graph
 // is never captured again. Confined to the engine thread.
 #pragma once

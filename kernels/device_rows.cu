@@ -15,7 +15,7 @@ constexpr int kWarps = kThreads / 32;
 
 struct EmbedArgs {
   EmbedParams p;
-  int64_t tile_bytes;
+  DeviceTiles tiles;
 };
 
 // One block of threads a token.
@@ -25,19 +25,19 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedArgs a) {
   const int64_t m = blockIdx.x, hidden = a.p.table.n_cols;
   const int32_t token = a.p.tokens[m];
   const bool is_token = token >= 0 && token < a.p.table.n_rows;
-  const uint8_t* tile = a.p.table.data + (is_token ? token / kTileRows : 0) * a.tile_bytes;
+  const TilePlanes tile = tile_at<kType>(a.tiles, is_token ? token / kTileRows : 0);
   const int row = is_token ? token % kTileRows : 0, lane = lane_of_thread();
   for (int b = warp_of_thread(); b < hidden / QK; b += kWarps) {
     float x;
     if constexpr (Form::kIsPlain) {
-      x = plain_value<kType>(tile, int64_t{b} * QK + lane, row);
+      x = plain_value<kType>(tile.first, int64_t{b} * QK + lane, row);
     } else {
       const BlockScales s = Form::template scales<true, false>(tile, b, row);
       const int i = lane % 16 / 4;
       uint32_t low, high;
-      Form::unpack_pair(Form::load_pair(Form::quants_of(tile, b), row, i), i, &low, &high);
-      const bool is_last = lane >= 16, is_second = Form::kIsSplit && is_last;
-      x = weight_value<kType>(is_last ? high : low, lane % 4, is_second ? s.scale2 : s.scale, is_second ? s.min2 : s.min);
+      Form::unpack_pair(Form::load_pair(tile, b, row, i), i, &low, &high);
+      const bool is_last = lane >= 16;
+      x = weight_value<kType>(is_last ? high : low, lane % 4, s, is_last);
     }
     x = is_token ? x * a.p.scale : 0.0f;
     const int64_t at = b * QK + lane;
@@ -114,12 +114,11 @@ dim3 grid_of_blocks(int64_t n_cols, int n_rows) {
 }  // namespace
 
 cudaError_t launch_embed(const EmbedParams& p, cudaStream_t stream) {
-  const TileShape* shape = tile_shape(p.table.type);
-  if (!shape) return cudaErrorNotSupported;
+  if (!tile_shape(p.table.type)) return cudaErrorNotSupported;
   if (!p.table.data || p.table.n_rows < 1 || !p.tokens || !p.x || p.n_rows < 1 || !are_good(p.next, p.table.n_cols)) {
     return cudaErrorInvalidValue;
   }
-  const EmbedArgs args = {p, static_cast<int64_t>(tile_bytes(*shape, p.table.n_cols))};
+  const EmbedArgs args = {p, device_tiles(p.table)};
   const dim3 grid(static_cast<unsigned>(p.n_rows));
   switch (p.table.type) {
 #define TANDEM_CASE(type) \

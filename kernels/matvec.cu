@@ -99,12 +99,11 @@ cudaError_t launch_matvec(const MatvecParams& p, DotPath path, cudaStream_t stre
       is_done[j] = true;
       const MatvecProduct& w = p.products[j];
       const int64_t tiles = (w.weight.n_rows + kTileRows - 1) / kTileRows;
-      args.products[n] = {w.weight.data, w.bias, w.out, w.out_stride, w.weight.n_rows, tiles, (tiles + 1) / 2};
+      args.products[n] = {device_tiles(w.weight), w.bias, w.out, w.out_stride, w.weight.n_rows, tiles, (tiles + 1) / 2};
       pairs += p.end == MatvecEnd::kGated && n == 1 ? 0 : args.products[n].n_pairs;
       ++n;
     }
     if (pairs > kMostPairs) return cudaErrorInvalidValue;
-    args.tile_bytes = static_cast<int64_t>(tile_bytes(*tile_shape(type), p.acts.n_cols));
     const int n_items = (args.n_blocks + 7) / 8 * (p.end == MatvecEnd::kGated ? 4 : 2);
     const int threads = n_threads(path, pairs, n_items);
     const cudaError_t error = launch_of(type)(args, path, pairs, threads, stream);

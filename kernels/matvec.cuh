@@ -1,7 +1,8 @@
 // Products of packed weights with few activation rows, on the device: y[m][n] = sum_k act[m][k] * w[n][k].
 // Weights lie in device memory in the tiled form of tile_layout.h, byte for byte as tiled::pack_tiles makes
 // it: the CPU's vector columns read the same bytes, so one pack file serves both, and an integrated GPU reads
-// the CPU's own copy.
+// the CPU's own copy. A nested Q8_0 matrix is served as it is, with the bits of a plain one, and as its lean_form(), of which
+// only the first plane is read.
 //
 // Order of the sums of one result, the same for every M, path kDp4a or kMma, grid and card: K is cut into
 // slices of 8 blocks of 32; in a slice the even blocks are one chain of fmas in ascending order, the odd ones

@@ -2,7 +2,8 @@
 // each of its two weights) and all of K, warps take slices of K, and what a slice gives waits in shared memory until
 // slices are added in ascending order. Included by matvec_<type>.cu alone. DESIGN
 // - A warp reads one tile: lanes 0..15 its rows at even blocks of the slice, lanes 16..31 at odd ones, so that
-//   quants, scales and minimums of two blocks are whole 32-byte sectors, whatever the type.
+//   quants, scales and minimums of two blocks are whole 32-byte sectors, whatever the type. (What says which blocks of a
+//   nested tile are raised is 16 blocks a sector.)
 // - Results never leave the block of threads before they are what the next launch reads (ends of matvec.cuh).
 #pragma once
 
@@ -73,25 +74,23 @@ TANDEM_DEVICE void add_dot_block(const typename DeviceForm<kType>::Raw& raw, con
 // --- floats ----------------------------------------------------------------------------------------
 
 template <GgmlType kType, int kMaxRows>
-TANDEM_DEVICE void add_float_block(const uint8_t* tile, const typename DeviceForm<kType>::Raw& raw, const BlockScales& scales,
+TANDEM_DEVICE void add_float_block(const TilePlanes& tile, const typename DeviceForm<kType>::Raw& raw, const BlockScales& scales,
                                    int b, int n, const ActRows<kMaxRows>& acts, float acc[kMaxRows]) {
   using Form = DeviceForm<kType>;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float scale = Form::kIsSplit && half ? scales.scale2 : scales.scale;
-    const float min = Form::kIsSplit && half ? scales.min2 : scales.min;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float w[4];
       if constexpr (Form::kIsPlain) {
         const int64_t k = int64_t{b} * QK + 16 * half + 4 * i;
 #pragma unroll
-        for (int t = 0; t < 4; ++t) w[t] = plain_value<kType>(tile, k + t, lane_of_thread() % kTileRows);
+        for (int t = 0; t < 4; ++t) w[t] = plain_value<kType>(tile.first, k + t, lane_of_thread() % kTileRows);
       } else {
         uint32_t low, high;
         Form::unpack(raw, i, &low, &high);
 #pragma unroll
-        for (int t = 0; t < 4; ++t) w[t] = weight_value<kType>(half ? high : low, t, scale, min);
+        for (int t = 0; t < 4; ++t) w[t] = weight_value<kType>(half ? high : low, t, scales, half != 0);
       }
 #pragma unroll
       for (int m = 0; m < kMaxRows; ++m) {
@@ -109,14 +108,14 @@ TANDEM_DEVICE void add_float_block(const uint8_t* tile, const typename DeviceFor
 // A slice by lanes that each own a row: lanes 16..31 have the odd blocks. Split types have whole slices alone, so all lanes
 // are there when they hand scales on (byte_pair). partial: [kMaxRows][2][16].
 template <GgmlType kType, DotPath kPath, int kMaxRows>
-TANDEM_DEVICE void row_slice(const uint8_t* tile, int first_block, int n_blocks, int n,
+TANDEM_DEVICE void row_slice(const TilePlanes& tile, int first_block, int n_blocks, int n,
                              const ActRows<kMaxRows>& acts, float* partial) {
   using Form = DeviceForm<kType>;
   const int lane = lane_of_thread(), row = lane % kTileRows, odd = lane / kTileRows;
   float acc[kMaxRows] = {};
   const auto load = [&](int b, typename Form::Raw* raw, BlockScales* scales) {
     if constexpr (!Form::kIsPlain) {
-      *raw = Form::load(Form::quants_of(tile, b), row);
+      *raw = Form::load(tile, b, row);
       *scales = Form::template scales<kPath == DotPath::kFloat, true>(tile, b, row);
     }
   };
@@ -159,7 +158,7 @@ TANDEM_DEVICE void row_slice(const uint8_t* tile, int first_block, int n_blocks,
 // A slice by mma_s8: lane l has rows l / 4 and l / 4 + 8 of the tile, in groups of 8 columns columns 2 (l % 4) and
 // the next. Even and odd blocks have their own sums, as in row_slice. partial: [kMaxRows][2][16].
 template <GgmlType kType, int kMaxRows>
-TANDEM_DEVICE void mma_slice(const uint8_t* tile, int first_block, int n_blocks, int n, const MatvecArgs& p,
+TANDEM_DEVICE void mma_slice(const TilePlanes& tile, int first_block, int n_blocks, int n, const MatvecArgs& p,
                              int first_row, float* partial) {
   using Form = DeviceForm<kType>;
   const int lane = lane_of_thread(), row = lane / 4, j = lane % 4;
@@ -171,7 +170,7 @@ TANDEM_DEVICE void mma_slice(const uint8_t* tile, int first_block, int n_blocks,
   const auto load = [&](int b, typename Form::Raw raw[2], BlockScales scales[2]) {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      raw[k] = Form::load_pair(Form::quants_of(tile, b), row + 8 * k, j);
+      raw[k] = Form::load_pair(tile, b, row + 8 * k, j);
       scales[k] = Form::template scales<false, false>(tile, b, row + 8 * k);
     }
   };
@@ -303,12 +302,12 @@ __global__ void __launch_bounds__(kPath == DotPath::kMma ? kMmaThreads : kRowThr
       const MatvecArgs::Product& w = p.products[p.end == MatvecEnd::kGated ? unit / 2 : product];
       const int64_t tile = 2 * pair + unit % 2;
       if (tile >= w.n_tiles) continue;
-      const uint8_t* data = w.data + tile * p.tile_bytes;
+      const TilePlanes planes = tile_at<kType>(w.tiles, tile);
       float* out = partial + (item - first) * kMaxRows * 32;
       if constexpr (kPath == DotPath::kMma) {
-        mma_slice<kType, kMaxRows>(data, first_block, p.n_blocks, n, p, first_row, out);
+        mma_slice<kType, kMaxRows>(planes, first_block, p.n_blocks, n, p, first_row, out);
       } else {
-        row_slice<kType, kPath, kMaxRows>(data, first_block, p.n_blocks, n, acts, out);
+        row_slice<kType, kPath, kMaxRows>(planes, first_block, p.n_blocks, n, acts, out);
       }
     }
     __syncthreads();

@@ -4,7 +4,7 @@
 
 #include "kernels/act_block.h"
 #include "kernels/device_math.cuh"
-#include "kernels/tile_layout.h"
+#include "kernels/device_tiles.cuh"
 
 namespace tandem {
 
@@ -37,6 +37,7 @@ TANDEM_DEVICE void look_up(uint32_t nibbles, uint32_t* low, uint32_t* high) {
 struct BlockScales {
   float scale, scale2;  // scale2: of the last 16 values (split types)
   float min, min2;      // as they enter add_block
+  bool is_raised;       // of nested forms: kOffset is not subtracted
 };
 
 template <GgmlType kType>
@@ -46,46 +47,65 @@ struct DeviceForm {
   static constexpr bool kIsTable =
       kType == GgmlType::kIQ4_NL || kType == GgmlType::kIQ4_XS || kType == GgmlType::kMXFP4;
   static constexpr bool kIsSplit = kShape.n_scales == 2;
-  static constexpr bool kHasMin = kShape.scale == TileScale::kHalfMin || kShape.n_mins > 0;
+  static constexpr bool kIsNested = is_nested(kShape);
+  static constexpr bool kIsLean = kType == GgmlType::kQ8_0Lean;
+  static constexpr bool kHasMin = kShape.scale == TileScale::kHalfMin || kShape.n_mins > 0 || kIsLean;
   // Low and high nibbles of a byte times one byte of `fine` (act_block.h): one product instead of two.
   static constexpr bool kHasPacked = kShape.bits == 4 && !kIsTable && !kIsSplit;
-  // Subtracted from what dwords() gives. Q3_K's 4 is raised to Q6_K's 32, Q8_0's bytes are made signed.
+  // Subtracted from what unpack() gives. Q3_K's 4 is raised to Q6_K's 32, Q8_0's bytes are made signed in both forms, and
+  // only blocks of the nested one that are not raised owe more.
   static constexpr int kOffset = kIsTable || kType == GgmlType::kQ8_0 ? 0
                                  : kType == GgmlType::kQ3_K           ? 32
+                                 : kIsNested                          ? kNestedOffset - kRaisedOffset
                                                                       : kShape.offset;
 
-  TANDEM_DEVICE const uint8_t* group_of(const uint8_t* tile, int b) {
-    return tile + static_cast<int64_t>(b / kShape.group) * group_bytes(kShape);
+  TANDEM_DEVICE const uint8_t* group_of(const TilePlanes& tile, int b) {
+    return tile.first + static_cast<int64_t>(b / kShape.group) * group_bytes(kShape);
   }
-  TANDEM_DEVICE const uint8_t* quants_of(const uint8_t* tile, int b) {
+  TANDEM_DEVICE const uint8_t* quants_of(const TilePlanes& tile, int b) {
     return group_of(tile, b) + header_bytes(kShape) + b % kShape.group * block_bytes(kShape);
   }
+  TANDEM_DEVICE const uint8_t* residual_of(const TilePlanes& tile, int b) {
+    return tile.residual + static_cast<int64_t>(b) * kResidualBlockBytes;
+  }
 
-  // A row's block as it lies in memory: dword i of each of its vectors.
+  // A row's block as it lies in memory: dword i of each of its vectors; nested: four of high halves, four of low ones.
   static constexpr int kDwords = kShape.bits == 8 ? 8 : kShape.bits;
   struct Raw {
     uint32_t x[kIsPlain ? 1 : kDwords];
   };
-  TANDEM_DEVICE Raw load(const uint8_t* quants, int row) {
+  TANDEM_DEVICE Raw load(const TilePlanes& tile, int b, int row) {
+    constexpr int kFirst = kIsNested ? 4 : kDwords;  // of the first plane
+    const uint8_t* p = quants_of(tile, b) + 4 * row;
     Raw raw;
 #pragma unroll
-    for (int i = 0; i < kDwords; ++i) raw.x[i] = load_constant<uint32_t>(quants + 64 * i + 4 * row);
+    for (int i = 0; i < kFirst; ++i) raw.x[i] = load_constant<uint32_t>(p + 64 * i);
+    if constexpr (kIsNested) {
+      const uint8_t* rest = residual_of(tile, b) + 4 * row;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) raw.x[4 + i] = load_constant<uint32_t>(rest + 64 * i);
+    }
     return raw;
   }
   // What of it dwords i and i + 4 need, for threads that take only these.
-  TANDEM_DEVICE Raw load_pair(const uint8_t* quants, int row, int i) {
-    const uint8_t* p = quants + 4 * row;
+  TANDEM_DEVICE Raw load_pair(const TilePlanes& tile, int b, int row, int i) {
+    const uint8_t* p = quants_of(tile, b) + 4 * row;
     Raw raw = {};
     raw.x[0] = load_constant<uint32_t>(p + 64 * i);
-    if constexpr (kShape.bits == 8) raw.x[1] = load_constant<uint32_t>(p + 64 * (i + 4));
+    if constexpr (kIsNested) raw.x[1] = load_constant<uint32_t>(residual_of(tile, b) + 4 * row + 64 * i);
+    if constexpr (kShape.bits == 8 && !kIsNested) raw.x[1] = load_constant<uint32_t>(p + 64 * (i + 4));
     if constexpr (kShape.bits == 5 || kShape.bits == 6) raw.x[1] = load_constant<uint32_t>(p + 256);
     if constexpr (kShape.bits == 6) raw.x[2] = load_constant<uint32_t>(p + 320);
     return raw;
   }
 
-  // Dwords i (of *low, values 4 i ...) and i + 4 of a row, from x: of its vector i, y: i + 4 or the high bits (z: more).
+  // Dwords i (of *low, values 4 i ...) and i + 4 of a row, from x: of its vector i, y: i + 4 or the high bits (z: more);
+  // nested: their high halves and their low ones.
   TANDEM_DEVICE void unpack(uint32_t x, uint32_t y, uint32_t z, int i, uint32_t* low, uint32_t* high) {
-    if constexpr (kShape.bits == 8) {
+    if constexpr (kIsNested) {
+      *low = ((x & 0x0f0f0f0fu) << 4 | (y & 0x0f0f0f0fu)) ^ 0x80808080u;
+      *high = ((x & 0xf0f0f0f0u) | (y >> 4 & 0x0f0f0f0fu)) ^ 0x80808080u;
+    } else if constexpr (kShape.bits == 8) {
       *low = x ^ 0x80808080u;
       *high = y ^ 0x80808080u;
     } else if constexpr (kIsTable) {
@@ -135,12 +155,17 @@ struct DeviceForm {
   // Of block b. kExact: the minimum is what is added to a value, as dequantize_row does; else what add_block takes:
   // a split type's minimums multiply -32 * sum of their half. kIsWhole: see byte_pair; called by all lanes.
   template <bool kExact, bool kIsWhole>
-  TANDEM_DEVICE BlockScales scales(const uint8_t* tile, int b, int row) {
-    BlockScales s = {0, 0, 0, 0};
+  TANDEM_DEVICE BlockScales scales(const TilePlanes& tile, int b, int row) {
+    BlockScales s = {0, 0, 0, 0, false};
     const uint8_t* group = group_of(tile, b);
     const int i = b % kShape.group;
     if constexpr (kShape.scale == TileScale::kHalf) {
       s.scale = half_at(group + 32 * i + 2 * row);
+      if constexpr (has_raised(kShape)) s.is_raised = load_constant<uint16_t>(tile.raised + 2 * b) >> row & 1;
+      if constexpr (kIsLean) {
+        s.min = s.is_raised ? kLeanRaisedMin * s.scale : 0.0f;
+        s.scale *= kLeanScale;
+      }
     } else if constexpr (kShape.scale == TileScale::kFloat) {
       s.scale = load_constant<float>(group + 4 * row);
     } else if constexpr (kShape.scale == TileScale::kHalfMin) {
@@ -213,19 +238,22 @@ TANDEM_DEVICE float add_block(float acc, int coarse, int coarse2, int fine, int 
     }
     return acc;
   }
-  const int sum = 256 * coarse + 16 * fine2 + fine + a.offset + (Form::kHasPacked ? a.fine_128 : 0);
+  const int offset = Form::kIsNested && w.is_raised ? 0 : a.offset;
+  const int sum = 256 * coarse + 16 * fine2 + fine + offset + (Form::kHasPacked ? a.fine_128 : 0);
   acc = fmaf(static_cast<float>(sum), w.scale * a.d, acc);
   if constexpr (Form::kHasMin) acc = fmaf(w.min, a.s, acc);
   return acc;
 }
 
-// Value 4 i + t of a block (t constant), from dword i: exactly as dequantize_row gives it.
+// Value 4 i + t of a block (t constant), from dword i: exactly as dequantize_row gives it. s: exact; is_last: i is 4 or more.
 template <GgmlType kType>
-TANDEM_DEVICE float weight_value(uint32_t dword, int t, float scale, float min) {
+TANDEM_DEVICE float weight_value(uint32_t dword, int t, const BlockScales& s, bool is_last) {
   using Form = DeviceForm<kType>;
-  const int level = static_cast<int>(static_cast<int8_t>(dword >> (8 * t) & 0xff)) - Form::kOffset;
-  const float product = scale * static_cast<float>(level);
-  return Form::kHasMin ? product + min : product;
+  const bool is_second = Form::kIsSplit && is_last;
+  const int offset = Form::kIsNested && s.is_raised ? 0 : Form::kOffset;
+  const int level = static_cast<int>(static_cast<int8_t>(dword >> (8 * t) & 0xff)) - offset;
+  const float product = (is_second ? s.scale2 : s.scale) * static_cast<float>(level);
+  return Form::kHasMin ? product + (is_second ? s.min2 : s.min) : product;
 }
 
 // Plain types: value k of a row of the tile.

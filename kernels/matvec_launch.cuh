@@ -1,8 +1,8 @@
 // Between launch_matvec, which checks and shares out, and the kernels of each type (matvec_<type>.cu).
 #pragma once
 
+#include "kernels/device_tiles.cuh"
 #include "kernels/matvec.cuh"
-#include "kernels/tile_layout.h"
 
 namespace tandem {
 
@@ -11,7 +11,7 @@ constexpr int kMmaThreads = 256;
 
 struct MatvecArgs {
   struct Product {
-    const uint8_t* data;
+    DeviceTiles tiles;
     const float* bias;
     float* out;
     int64_t out_stride, n_rows, n_tiles, n_pairs;
@@ -19,7 +19,6 @@ struct MatvecArgs {
   DeviceActs acts;
   const int32_t* act_rows;
   int64_t act_row_bytes;  // of what the path reads
-  int64_t tile_bytes;
   int n_rows, n_blocks;  // M, K / 32
   float norm_eps, softcap;
   Product products[3];
@@ -32,7 +31,7 @@ struct MatvecArgs {
 
 // One a type. n_pairs: of all products, at most kMostPairs.
 constexpr int64_t kMostPairs = 65535;  // the grid's y
-#define TANDEM_DEVICE_TYPES(X) X(kF32) X(kF16) X(kBF16) TANDEM_QUANTIZED_TYPES(X)
+#define TANDEM_DEVICE_TYPES(X) X(kF32) X(kF16) X(kBF16) TANDEM_TILED_TYPES(X)
 #define TANDEM_DECLARE(type) \
   cudaError_t launch_matvec_##type(const MatvecArgs& args, DotPath path, int64_t n_pairs, int threads, cudaStream_t stream);
 TANDEM_DEVICE_TYPES(TANDEM_DECLARE)

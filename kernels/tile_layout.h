@@ -18,12 +18,12 @@
 #include "kernels/kernel_table.h"
 #include "kernels/quant_blocks.h"
 
-// The block-quantized types of the packed form: one list for every switch that has a compiled form a type.
-#define TANDEM_QUANTIZED_TYPES(X)                                                            \
+// The block-quantized types of the packed form, those of files and Q8_0's other two forms: one list for every switch that has a
+// compiled form a type.
+#define TANDEM_TILED_TYPES(X)                                                                \
   X(kQ4_0) X(kQ4_1) X(kQ5_0) X(kQ5_1) X(kQ8_0) X(kQ2_K) X(kQ3_K) X(kQ4_K) X(kQ5_K) X(kQ6_K) \
-  X(kIQ4_NL) X(kIQ4_XS) X(kMXFP4)
-// And those that only this processor's columns read.
-#define TANDEM_TILED_TYPES(X) TANDEM_QUANTIZED_TYPES(X) X(kQ8_0Nested) X(kQ8_0Lean)
+  X(kIQ4_NL) X(kIQ4_XS) X(kMXFP4)                                                            \
+  X(kQ8_0Nested) X(kQ8_0Lean)
 
 namespace tandem {
 

@@ -112,9 +112,7 @@ class WeightLoader {
   }
 
   static WeightView rows(const WeightView& w, int64_t first, int64_t n) {
-    const QuantTraits* traits = quant_traits(static_cast<uint32_t>(w.type));
-    int64_t row_bytes = w.n_cols / traits->block_size * traits->block_bytes;
-    return WeightView{w.type, n, w.n_cols, w.data + first * row_bytes};
+    return WeightView{w.type, n, w.n_cols, w.data + first * row_bytes(w)};
   }
 
   Status check_all_used() const {
@@ -138,6 +136,26 @@ class WeightLoader {
 };
 
 }  // namespace
+
+int64_t row_bytes(const WeightView& w) {
+  const QuantTraits* traits = quant_traits(static_cast<uint32_t>(w.type));
+  return w.n_cols / traits->block_size * traits->block_bytes;
+}
+
+bool is_mostly_q8_0(const ModelWeights& weights) {
+  int64_t n_all = 0, n_q8_0 = 0;
+  const auto add = [&](const WeightView& w) {
+    const int64_t n = w.n_rows * row_bytes(w);
+    n_all += n;
+    if (w.type == GgmlType::kQ8_0) n_q8_0 += n;
+  };
+  add(weights.token_embedding);
+  if (weights.output.data != weights.token_embedding.data) add(weights.output);
+  for (const LayerWeights& l : weights.layers) {
+    for (const WeightView* w : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w_gate, &l.w_up, &l.w_down}) add(*w);
+  }
+  return 2 * n_q8_0 > n_all;
+}
 
 Result<ModelWeights> load_weights(const GgufModel& file, const ModelConfig& config) {
   return WeightLoader(file, config).load();

@@ -19,6 +19,8 @@ struct WeightView {  // [n_rows][n_cols], rows of `type` one after another
   const uint8_t* data = nullptr;
   explicit operator bool() const { return data != nullptr; }
 };
+// Bytes of a row.
+int64_t row_bytes(const WeightView& w);
 
 struct LayerWeights {
   std::vector<float> attn_norm, ffn_norm;              // [hidden_dim]
@@ -34,6 +36,10 @@ struct ModelWeights {
   std::vector<float> output_norm;   // [hidden_dim]
   std::vector<LayerWeights> layers;
 };
+
+// Whether a set of half the bits of each Q8_0 matrix saves much, by bytes of all matrices: a model of fewer bits with a few
+// Q8_0 matrices, an output head say, has no lean set. Of whole models: parts of one (stage.h) do as the whole.
+bool is_mostly_q8_0(const ModelWeights& weights);
 
 // Reads metadata -> ModelConfig through the table of architectures (architectures.cc). Unknown
 // architecture, missing or malformed keys: an error with file, key, found and allowed. context_limit: the

@@ -166,6 +166,7 @@ Status load_gpu_backend(const ModelConfig& config, const Config& settings, const
   options.max_batch_size = static_cast<int>(settings.batch_max_batch_size);
   options.context_tokens = model->info.context_tokens;
   options.n_threads = settings.cpu_threads > 0 ? static_cast<int>(settings.cpu_threads) : host.cpu.n_usable_cores;
+  options.has_lean_set = settings.weights_lean != "off";
   options.float_activations = settings.cpu_activations == "f32";
   options.on_progress = [&](float fraction) { progress("uploading weights", fraction); };
   if (Status status = check_card(config_device_workers(settings), settings.gpu_memory_budget_bytes, gpu); !status.ok()) return device_status(status);

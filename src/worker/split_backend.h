@@ -10,7 +10,8 @@
 namespace tandem {
 
 // config: of the whole model. front: its first layers (CpuBackendOptions::n_layers); back: the others
-// (GpuOptions::first_layer). Swapped pages are only copied, on both sides.
+// (GpuOptions::first_layer). Swapped pages are only copied, on both sides. A lean step is lean on either side that has a lean
+// set, which one can lack where not all of a model is Q8_0.
 std::unique_ptr<Backend> create_split_backend(const ModelConfig& config, std::unique_ptr<Backend> front, std::unique_ptr<Backend> back);
 
 }  // namespace tandem

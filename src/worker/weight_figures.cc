@@ -57,15 +57,19 @@ Result<SetFigures> measure_sets(Engine* engine, const LoadedModel& model, const 
     for (const EngineToken& token : take_events().tokens) has_begun = has_begun || token.token >= 0;
   }
   int64_t best_us[2] = {INT64_MAX, INT64_MAX};
+  // A device does not run ahead over the border of two pages: the step before it ends early, and the one behind begins late.
+  const int page_size = model.engine_options.page_size;
+  const auto is_at_border = [&](int pos) { return pos % page_size == 0 || (pos + 1) % page_size == 0; };
+  int pos = kPrompt;
   const int64_t begin_us = monotonic_us();
   for (int round = 0; round < kRounds && has_begun; ++round) {
     for (WeightSet set : {WeightSet::kFull, WeightSet::kLean}) {
       CHECK_OK(engine->set_weights(set));
-      for (int i = 0; i < kStepsOfRound; ++i) {
+      for (int i = 0; i < kStepsOfRound; ++i, ++pos) {
         const int64_t step_us = monotonic_us();
         engine->turn();
         int64_t& best = best_us[static_cast<size_t>(set)];
-        if (i > 0) best = std::min(best, std::max<int64_t>(1, monotonic_us() - step_us));
+        if (i > 0 && !is_at_border(pos)) best = std::min(best, std::max<int64_t>(1, monotonic_us() - step_us));
       }
     }
     if (round > 0 && monotonic_us() - begin_us > kLongEnoughUs) break;
@@ -89,8 +93,7 @@ Result<SetFigures> measure_sets(Engine* engine, const LoadedModel& model, const 
 std::string no_lean_reason(const Config& settings, const LoadedModel& model, const SetFigures& figures) {
   if (settings.weights_lean == "off") return "there is no lean weight set: weights.lean is off";
   if (model.backend->weight_bytes().lean == 0)
-    return model.info.device == "gpu" ? "there is no lean weight set on a device"
-                                      : "there is no lean weight set: only a model that is mostly Q8_0 has one (tandem quantize --to q8_0)";
+    return "there is no lean weight set: only a model that is mostly Q8_0 has one (tandem quantize --to q8_0)";
   if (figures.full_ms > 0 && figures.lean_ms * kMargin > figures.full_ms)
     return fmt::format("the lean weight set is not faster here: {:.2f} ms a step, the full one {:.2f}", figures.lean_ms, figures.full_ms);
   return "";

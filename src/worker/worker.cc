@@ -285,17 +285,19 @@ Status Worker::warm_prompts(const TakeEvents& take_events) {
 }
 
 // Measured once a model and machine: it is stored with the packed weights. A worker of another number of threads measures
-// for itself, as two that store in turn would write the file at every start.
+// for itself, as two that store in turn would write the file at every start. So does one on a device, whose weights no file
+// keeps.
 Status Worker::look_at_sets(const TakeEvents& take_events) {
   ipc::ModelInfo& info = model_->info;
   const WeightBytes bytes = model_->backend->weight_bytes();
   info.full_set_bytes = bytes.full, info.lean_set_bytes = bytes.lean;
-  SetFigures figures = model_->pack_cache->figures();
+  const bool is_on_device = info.device == "gpu";
+  SetFigures figures = is_on_device ? SetFigures{} : model_->pack_cache->figures();
   if (bytes.lean > 0 && (figures.full_ms <= 0 || figures.n_threads != static_cast<uint32_t>(model_->n_threads))) {
     mailbox_.post_message(ipc::Progress{"measuring weight sets", 0});
     const bool is_first = figures.full_ms <= 0;
     CHECK_ASSIGN(figures, measure_sets(engine_.get(), *model_, figures, take_events));
-    if (is_first) model_->pack_cache->set_figures(info.isa, figures);
+    if (is_first && !is_on_device) model_->pack_cache->set_figures(info.isa, figures);
     log_info("weight sets measured", {{"full_ms", figures.full_ms}, {"lean_ms", figures.lean_ms},
                                       {"full_perplexity", figures.full_perplexity}, {"lean_perplexity", figures.lean_perplexity},
                                       {"full_bytes", bytes.full}, {"lean_bytes", bytes.lean}});

@@ -62,7 +62,7 @@ double weight_of_output(const RandomMatrix& m, const float* x, int64_t n) {
 
 TEST_CASE("device products agree with the reference") {
   const KernelTable& ref = kernel_table_ref();
-  for (const char* type : kMatmulTypes) {
+  for (const char* type : kColumnTypes) {
     const int64_t K = small_k(type), M = 2, N = 37;
     const RandomMatrix m = random_matrix(type, N, K, 21);
     const std::vector<float> x = random_floats(M * K, 1.5f, 22);
@@ -97,7 +97,7 @@ TEST_CASE("device products agree with the reference") {
 }
 
 TEST_CASE("device products have one result for every M, path and order") {
-  for (const char* type : kMatmulTypes) {
+  for (const char* type : kColumnTypes) {
     const int64_t K = small_k(type), N = 37;
     const RandomMatrix m = random_matrix(type, N, K, 31);
     const std::vector<float> x = random_floats(11 * K, 1.5f, 32);
@@ -116,6 +116,31 @@ TEST_CASE("device products have one result for every M, path and order") {
     const auto floats = multiply(m, x, DotPath::kFloat, 2);
     CHECK(same_bits(multiply(m, rows_of(x, 4, 1, K), DotPath::kFloat, 3), rows_of(floats, 4, 1, N)));
     CHECK_FALSE(same_bits(floats, whole));  // another path, told apart
+  }
+}
+
+TEST_CASE("a nested matrix has the bits of a plain one and its lean form the reference's values, in odd shapes") {
+  const KernelTable& ref = kernel_table_ref();
+  for (auto [N, K] : {std::pair{int64_t{1}, int64_t{32}}, {16, 64}, {17, 96}, {33, 288}, {47, 544}}) {
+    INFO("[" << N << "][" << K << "]");
+    const RandomMatrix plain = random_matrix("Q8_0", N, K, 61), nested = random_matrix("Q8_0 nested", N, K, 61);
+    const RandomMatrix lean = random_matrix("Q8_0 lean", N, K, 61);
+    REQUIRE((plain.rows == nested.rows && plain.rows == lean.rows));
+    const int64_t M = 9;
+    const std::vector<float> x = random_floats(M * K, 1.5f, 62);
+    for (DotPath path : {DotPath::kDp4a, DotPath::kMma, DotPath::kFloat}) {
+      CHECK(same_bits(multiply(nested, x, path, 1), multiply(plain, x, path, 2)));
+    }
+    const std::vector<float> got = multiply(lean, x, DotPath::kDp4a, 1);
+    CHECK(same_bits(multiply(lean, x, DotPath::kMma, 2), got));
+    std::vector<float> want(M * N);
+    ref.matmul({lean.traits->type, N, K, lean.rows.data()}, 0, (N + kTileRows - 1) / kTileRows, quantized(x, K).data(), M, want.data(), N);
+    WorstError worst("device dp4a, lean");
+    for (int64_t i = 0; i < M * N; ++i) {
+      const double roundings = static_cast<double>(8 * K / QK) + static_cast<double>(K) / 256 + 6;  // as above
+      worst.add(d(got[i]), d(want[i]), 1.001 * roundings * kEps * weight_of_output(lean, x.data() + i / N * K, i % N), i);
+    }
+    worst.check();
   }
 }
 

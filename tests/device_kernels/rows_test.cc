@@ -17,7 +17,7 @@ double d(float f) { return static_cast<double>(f); }
 }  // namespace
 
 TEST_CASE("embedding gives the floats of dequantize_row, every type") {
-  for (const char* type : kMatmulTypes) {
+  for (const char* type : kColumnTypes) {
     const int64_t hidden = 512, vocab = 37, M = 4;
     const RandomMatrix m = random_matrix(type, vocab, hidden, 11);
     const std::vector<float> norm = random_floats(hidden, 1.0f, 12);

@@ -22,14 +22,16 @@ TinyModel deepen(TinyModel model, int n) {
   return model;
 }
 
-std::unique_ptr<Backend> make_split(const TinyModel& model, int first_layer, KvType kv_type, int n_pages) {
+std::unique_ptr<Backend> make_split(const TinyModel& model, int first_layer, KvType kv_type, int n_pages, bool has_lean_set = true) {
   CpuBackendOptions front;
   for (const KernelTable* column : runnable_columns()) {  // as make_cpu_backend()
     if (std::string(column->isa) != "avx512bf16") front.kernels = column;
   }
   front.kv_type = kv_type;
   front.n_layers = first_layer;
+  front.pack.has_lean_set = has_lean_set;
   GpuOptions back = test_gpu_options();
+  back.has_lean_set = has_lean_set;
   back.kv_type = kv_type;
   back.first_layer = first_layer;
   auto cpu = create_cpu_backend(model.config, model.weights, front);
@@ -71,6 +73,47 @@ TEST_CASE("wherever a model is cut its logits are the processor's, and the same 
       CHECK(same_bits(run_chunked(split.get(), sequence, 9), got));
     }
   }
+}
+
+TEST_CASE("either set is the processor's wherever the cut is, also where one side has nothing of 8 bits") {
+  const TinyModel whole = deepen(make_tiny_model(TinyKind::kVaried, GgmlType::kQ8_0, 11), 2);
+  const TinyModel other = make_tiny_model(TinyKind::kVaried, GgmlType::kQ4_0, 12);
+  TinyModel mixed = deepen(make_tiny_model(TinyKind::kVaried, GgmlType::kQ8_0, 11), 2);
+  mixed.weights.layers[3] = other.weights.layers[1];  // the device's, with the output
+  mixed.weights.output = other.weights.output;
+  REQUIRE(is_mostly_q8_0(mixed.weights));
+  for (const auto& [model, first_layer] : {std::pair{&whole, 1}, {&whole, 3}, {&mixed, 3}}) {
+    CAPTURE(model == &mixed, first_layer);
+    auto cpu = make_cpu_backend(*model, KvType::kF16, kPages);
+    auto split = make_split(*model, first_layer, KvType::kF16, kPages);
+    CHECK(split->weight_bytes().full == cpu->weight_bytes().full);
+    CHECK(split->weight_bytes().lean == cpu->weight_bytes().lean);
+    PageDealer dealer(model->config, kPages, 3);
+    const TestSequence sequence = dealer.deal(random_tokens(70, model->config.vocab_size, 5), 16);
+    const std::vector<float> full = run_chunked(split.get(), sequence, 70);
+    for (const int n_full : {0, 33}) {
+      const std::vector<float> expected = run_chunked(cpu.get(), sequence, 70, n_full), got = run_chunked(split.get(), sequence, 70, n_full);
+      const double worst = worst_difference(got, expected);
+      INFO("lean from " << n_full << ", worst difference over rms: " << worst);
+      CHECK(worst < 0.02);
+      CHECK_FALSE(same_bits(got, full));
+      CHECK(same_bits(run_chunked(split.get(), sequence, 1, n_full), got));
+    }
+  }
+}
+
+TEST_CASE("of a cut model without a lean set a lean step is refused") {
+  const TinyModel model = deepen(make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 11), 1);
+  auto split = make_split(model, 1, KvType::kF16, kPages, false);
+  CHECK(split->weight_bytes().lean == 0);
+  PageDealer dealer(model.config, kPages, 3);
+  TestSequence sequence = dealer.deal(random_tokens(5, model.config.vocab_size, 5), 16);
+  StepBatch batch;
+  add_item(&batch, &sequence, 5);
+  batch.weights = WeightSet::kLean;
+  CHECK(split->forward(batch).message() == "step: these weights have no lean set");
+  batch.weights = WeightSet::kFull;
+  CHECK(split->forward(batch).ok());
 }
 
 TEST_CASE("text of a model that is cut is the processor's up to the first near-tie") {

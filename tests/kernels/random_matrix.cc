@@ -21,9 +21,6 @@ void derive_values(RandomMatrix* m) {
 
 }  // namespace
 
-const char* const kMatmulTypes[16] = {"F32",  "F16",    "BF16",   "Q4_0", "Q4_1", "Q5_0",
-                                      "Q5_1", "Q8_0",   "Q2_K",   "Q3_K", "Q4_K", "Q5_K",
-                                      "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"};
 const char* const kColumnTypes[18] = {"F32",  "F16",    "BF16",   "Q4_0",  "Q4_1",        "Q5_0",
                                       "Q5_1", "Q8_0",   "Q2_K",   "Q3_K",  "Q4_K",        "Q5_K",
                                       "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "Q8_0 nested", "Q8_0 lean"};

@@ -23,8 +23,7 @@ RandomMatrix random_matrix(const char* type, int64_t n_rows, int64_t n_cols, uin
 // Sets every byte of the quants (not of the scales) to `fill`.
 void fill_quants(RandomMatrix* m, uint8_t fill);
 
-// Every type of a file that fast columns serve, and with those only they have.
-extern const char* const kMatmulTypes[16];
+// Every type that fast columns and the device serve: those of files, and the two that only packed weights have.
 extern const char* const kColumnTypes[18];
 
 }  // namespace tandem

@@ -37,6 +37,20 @@ float first_value(const WeightView& w) {
 
 }  // namespace
 
+TEST_CASE("a model is mostly Q8_0 by bytes, a tied output counting once") {
+  const uint8_t file[3] = {};
+  const auto view = [&](GgmlType type, int64_t n_rows, int at) { return WeightView{type, n_rows, 256, file + at}; };
+  ModelWeights w;
+  w.token_embedding = w.output = view(GgmlType::kQ4_0, 100, 0);
+  CHECK_FALSE(is_mostly_q8_0(w));
+  w.layers.resize(2);
+  w.layers[0].w_down = w.layers[1].wq = view(GgmlType::kQ8_0, 50, 1);
+  CHECK(row_bytes(w.layers[0].w_down) == 8 * 34);
+  CHECK(is_mostly_q8_0(w));  // 100 rows each, but of 34 bytes a block against 18
+  w.output = view(GgmlType::kQ4_0, 100, 2);
+  CHECK_FALSE(is_mostly_q8_0(w));  // 27,200 of 56,000 bytes
+}
+
 TEST_CASE("each family loads, and misses any one of its tensors by name") {
   for (const char* arch : {"llama", "qwen2", "qwen3", "gemma3", "phi3"}) {
     TinyModel m(arch);

@@ -2,14 +2,18 @@
 tests/simt. Every fault of a device ends as design.md 2 has it: the stream goes on, and everybody is told."""
 import os
 import re
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
+import test_weight_sets as sets
 from conftest import BIN, Appliance
 
 SIMT = os.path.abspath(os.path.join(BIN, "../simt"))
 HYBRID = ["workers.prefill=1", "workers.decode=1", "gpu.device=0", f"workers.libexec_dir={SIMT}", "cpu.threads=1",
-          "model.context_tokens=512", "batch.max_batch_size=4", "log.flush_ms=50"]
+          "model.context_tokens=512", "batch.max_batch_size=4", "log.flush_ms=50", "weights.lean=off"]  # few launches at a start, see below
 # Random weights and a real vocabulary: hundreds of tokens in a second.
 MODEL = os.path.join(os.path.dirname(__file__), "../golden/families/llama.gguf")
 GEMMA = os.path.join(os.path.dirname(__file__), "../golden/families/gemma3.gguf")  # 7 layers, with and without a window
@@ -321,4 +325,74 @@ def test_a_model_larger_than_card_and_host_is_refused_with_both_sums(start, devi
     assert "not even one of 2 layers fits the device: device memory:" in a.log()
     code, reply, _ = a.post("/v1/chat/completions", {"messages": ASK["messages"]})
     assert code == 503 and "weights" in reply, reply
+    assert a.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def eight_bit(tmp_path_factory):
+    """A model that is large enough for its lean set to be faster on the processor."""
+    out = tmp_path_factory.mktemp("model") / "eight_bit.gguf"
+    tool = os.path.join(os.path.dirname(__file__), "../tools/make_tiny_gguf.py")
+    shape = ["--hidden", "256", "--heads", "4", "--kv-heads", "2", "--head-dim", "64", "--ffn", "512"]
+    subprocess.run([sys.executable, tool, "llama", out, "--type", "Q8_0", *shape], check=True)
+    return out
+
+
+@pytest.fixture
+def start_lean(start, device, eight_bit):
+    """Bytes cost no time on the stand-in: products with whole nested matrices (GgmlType::kQ8_0Nested) are slowed by hand, so that
+    the lean set serves. The context is too short for the text that tells the sets' perplexities."""
+    device(f"slow_us 300 slow_kernel matvec_kernel<(tandem::GgmlType){0x10000}")
+    settings = [s for s in HYBRID if not s.startswith(("weights.lean", "model.context_tokens"))] + ["model.context_tokens=256"]
+    return lambda *more: start(model=eight_bit, settings=settings + list(more))
+
+
+def test_the_rung_weights_4bit_takes_the_device_along(start_lean):
+    a = start_lean()
+    figures = a.status()["model"]["weight_sets"]
+    assert worker(a)["device"] == "gpu" and figures["no_lean_reason"] == "", figures
+    assert 0.5 < figures["lean_bytes"] / figures["full_bytes"] < 0.54 and 0 < figures["lean_step_ms"] < figures["full_step_ms"]
+    full, degraded = sets.text_of(a)
+    assert degraded == []
+    stream = sets.Stream(a)
+    stream.wait_for(15)
+    sets.pin(a, "on")
+    mixed = stream.ended()
+    assert stream.degraded == ["weights-4bit"] and 15 <= sets.same_until(full, mixed) < len(full)
+    lean, degraded = sets.text_of(a)
+    assert degraded == ["weights-4bit"] and lean != full and lean != mixed
+    # Each worker was told whose lean set serves, by what it measured itself.
+    measured = [tuple(map(float, m)) for m in re.findall(r"weight sets measured full_ms=(\S+) lean_ms=(\S+)", a.log())]
+    assert len(measured) == 2 and a.log().count("set=lean") == sum(lean_ms * 1.05 <= full_ms for full_ms, lean_ms in measured)
+    # Its death is a pause, and the next one is told too.
+    stream = sets.Stream(a)
+    stream.wait_for(40)
+    os.kill(worker(a)["pid"], signal.SIGKILL)
+    assert stream.ended() == lean and stream.degraded == ["weights-4bit"]
+    assert sets.text_of(a) == (lean, ["weights-4bit"])
+    sets.pin(a, "")
+    assert sets.text_of(a) == (full, [])
+    assert {r["weights"] for r in a.wait_for_rows(6)} >= {"full", "full,4-bit"}
+    assert up(a) == (1, 0)
+    assert a.stop() == 0
+
+
+def test_both_sides_of_a_cut_model_go_over_to_the_lean_set(start_lean):
+    a = start_lean("gpu.layers=1")
+    assert worker(a)["device_layers"] == 1 and a.status()["model"]["weight_sets"]["no_lean_reason"] == ""
+    full, degraded = sets.text_of(a)
+    assert degraded == []
+    sets.pin(a, "on")
+    lean, degraded = sets.text_of(a)
+    assert degraded == ["weights-4bit"] and lean != full
+    assert sets.text_of(a) == (lean, degraded)
+    sets.pin(a, "")
+    assert sets.text_of(a) == (full, [])
+    assert a.stop() == 0
+
+
+def test_without_a_lean_set_on_the_device_the_reason_is_the_settings(hybrid, device):
+    device()
+    a = hybrid()
+    assert a.status()["model"]["weight_sets"]["no_lean_reason"] == "there is no lean weight set: weights.lean is off"
     assert a.stop() == 0

@@ -28,6 +28,8 @@ void set_option(Options& o, const std::string& name, const std::string& value) {
   else if (name == "hang_at_launch") o.hang_at_launch = n;
   else if (name == "lose_at_launch") o.lose_at_launch = n;
   else if (name == "is_driver_missing") o.is_driver_missing = n != 0;
+  else if (name == "slow_kernel") o.slow_kernel = value;
+  else if (name == "slow_us") o.slow_us = n;
   else if (name == "other_process_bytes") o.other_process_bytes = static_cast<size_t>(n);
   else {
     std::fprintf(stderr, "stand-in device: no such option: %s\n", name.c_str());
@@ -46,6 +48,7 @@ void read_environment() {
   is_read = true;
   Options& o = machine().options;
   if (const char* text = std::getenv("TANDEM_SIMT")) set_options(o, text);
+  if (o.slow_us > 0) (void)function_name(nullptr);  // reads the names while the process may still open files
   const char* path = std::getenv("TANDEM_SIMT_FAULTS");
   if (path == nullptr) return;
   std::ifstream in(path);

@@ -49,6 +49,9 @@ struct Options {
   int64_t hang_at_launch = 0;      // that launch never ends: whoever waits for it waits for ever
   int64_t lose_at_launch = 0;      // the device is gone from then on, for every call
   bool is_driver_missing = false;  // every call: cudaErrorInsufficientDriver
+  // Launches of kernels whose name holds slow_kernel take slow_us more: what a step's time depends on is no card's here.
+  std::string slow_kernel;
+  int64_t slow_us = 0;
 };
 Options& options();
 void reset();                      // frees everything, clears errors, reports, counters and options; no stream may be in use

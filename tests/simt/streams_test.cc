@@ -1,6 +1,7 @@
 // Streams, events, graphs and planted failures of the device.
 #include <catch2/catch.hpp>
 
+#include <chrono>
 #include <vector>
 
 #include "planted_kernels.h"
@@ -204,6 +205,19 @@ TEST_CASE("Planted failures: memory, an error that sticks, a device that goes, a
     CHECK(cudaStreamQuery(box.a) == cudaSuccess);
     CHECK(box.sum(box.a) == cudaSuccess);
     for (int i = 0; i < 100; ++i) CHECK(cudaStreamQuery(box.a) == cudaErrorNotReady);
+  }
+  {
+    Box box;
+    const auto ms = [&] {
+      const auto begin = std::chrono::steady_clock::now();
+      CHECK(box.sum(box.a) == cudaSuccess);
+      return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+    };
+    simt::options().slow_us = 300'000;
+    simt::options().slow_kernel = "another";
+    CHECK(ms() < 250);
+    simt::options().slow_kernel = "sum";
+    CHECK(ms() >= 300);
   }
   {
     simt::reset();
