@@ -29,16 +29,21 @@ class CpuBackend : public Backend {
         kv_(config_, kv_type_in_force(options), options.page_size),
         sampler_scratch_(static_cast<size_t>(options.n_threads)) {}
 
-  Status load(const ModelWeights& weights) {
+  Status load(const ModelWeights& weights, const LeanWeights& lean) {
     CHECK_ASSIGN(model_, options_.n_layers > 0 ? load_first_layers(weights)
                                                : PackedModel::pack(weights, *options_.kernels, &team_, options_.pack));
+    if (lean.weights != nullptr) load_lean(lean);
     forward_ = std::make_unique<CpuForward>(config_, *model_, *options_.kernels, &kv_, &team_,
-                                            options_.float_activations);
+                                            options_.float_activations, lean_.get());
     return ok_status();
   }
 
   const ModelConfig& config() const override { return config_; }
-  WeightBytes weight_bytes() const override { return model_->weight_bytes(*options_.kernels); }
+  WeightBytes weight_bytes() const override {
+    WeightBytes n = model_->weight_bytes(*options_.kernels);
+    if (lean_) n.lean = lean_->weight_bytes(*options_.kernels).full;
+    return n;
+  }
   std::vector<int64_t> page_bytes() const override { return kv_.page_bytes(); }
   Status reserve_pages(const std::vector<int>& n_pages) override { return kv_.reserve(n_pages, options_.touch_pools_later); }
   Status place_pages(const std::vector<int>& n_pages, const std::vector<uint8_t*>& memory) override {
@@ -103,12 +108,19 @@ class CpuBackend : public Backend {
     own.cache = nullptr;
     return PackedModel::pack(stage_weights(weights, 0, options_.n_layers), *options_.kernels, &team_, own);
   }
+  void load_lean(const LeanWeights& lean) {
+    PackOptions plain = lean.pack;
+    plain.has_lean_set = false;
+    auto packed = PackedModel::pack(*lean.weights, *options_.kernels, &team_, plain);
+    if (packed.ok()) lean_ = std::move(*packed);
+    else lean.on_refused(packed.status());
+  }
 
   const ModelConfig config_;
   const CpuBackendOptions options_;
   OmpTeam team_;
   KvPools kv_;
-  std::unique_ptr<PackedModel> model_;
+  std::unique_ptr<PackedModel> model_, lean_;  // lean_: the weights of another file, or null
   std::unique_ptr<CpuForward> forward_;
   std::vector<SamplerScratch> sampler_scratch_;  // per thread
   int n_logit_rows_ = 0;
@@ -138,7 +150,7 @@ Result<CpuMemory> plan_cpu_memory(const ModelConfig& whole, const ModelWeights& 
 }
 
 Result<std::unique_ptr<Backend>> create_cpu_backend(const ModelConfig& config, const ModelWeights& weights,
-                                                    CpuBackendOptions options) {
+                                                    CpuBackendOptions options, const LeanWeights& lean) {
   if (options.n_threads < 1 || options.n_threads > 1024) {
     return invalid_argument(fmt::format("cpu.threads must be >= 1 and <= 1024, got {}", options.n_threads));
   }
@@ -148,8 +160,10 @@ Result<std::unique_ptr<Backend>> create_cpu_backend(const ModelConfig& config, c
   if (options.n_layers < 0 || options.n_layers > config.n_layers)
     return invalid_argument(fmt::format("layers of the processor must be 0 to {}, got {}", config.n_layers, options.n_layers));
   CHECK(options.kernels != nullptr);
+  CHECK(lean.weights == nullptr || options.n_layers == 0);
+  if (lean.weights != nullptr) options.pack.has_lean_set = false;
   auto backend = std::make_unique<CpuBackend>(config, options);
-  CHECK_OK(backend->load(weights));
+  CHECK_OK(backend->load(weights, lean));
   return std::unique_ptr<Backend>(std::move(backend));
 }
 
