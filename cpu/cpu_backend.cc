@@ -35,16 +35,21 @@ class CpuBackend : public Backend {
         kv_(config_, kv_type_in_force(options), options.page_size),
         sampler_scratch_(static_cast<size_t>(options.n_threads)) {}
 
-  Status load(const ModelWeights& weights) {
+  Status load(const ModelWeights& weights, const LeanWeights& lean) {
     CHECK_ASSIGN(model_, options_.n_layers > 0 ? load_first_layers(weights)
                                                : PackedModel::pack(weights, *options_.kernels, &team_, options_.pack));
+    if (lean.weights != nullptr) load_lean(lean);
     forward_ = std::make_unique<CpuForward>(config_, *model_, *options_.kernels, &kv_, &team_,
-                                            options_.float_activations, options_.squares);
+                                            options_.float_activations, lean_.get(), options_.squares);
     return ok_status();
   }
 
   const ModelConfig& config() const override { return config_; }
-  WeightBytes weight_bytes() const override { return model_->weight_bytes(*options_.kernels); }
+  WeightBytes weight_bytes() const override {
+    WeightBytes n = model_->weight_bytes(*options_.kernels);
+    if (lean_) n.lean = lean_->weight_bytes(*options_.kernels).full;
+    return n;
+  }
   std::vector<int64_t> page_bytes() const override { return kv_.page_bytes(); }
   Status reserve_pages(const std::vector<int>& n_pages) override { return kv_.reserve(n_pages, options_.touch_pools_later); }
   Status place_pages(const std::vector<int>& n_pages, const std::vector<uint8_t*>& memory) override {
@@ -109,12 +114,19 @@ class CpuBackend : public Backend {
     own.cache = nullptr;
     return PackedModel::pack(stage_weights(weights, 0, options_.n_layers), *options_.kernels, &team_, own);
   }
+  void load_lean(const LeanWeights& lean) {
+    PackOptions plain = lean.pack;
+    plain.has_lean_set = false;
+    auto packed = PackedModel::pack(*lean.weights, *options_.kernels, &team_, plain);
+    if (packed.ok()) lean_ = std::move(*packed);
+    else lean.on_refused(packed.status());
+  }
 
   const ModelConfig config_;
   const CpuBackendOptions options_;
   OmpTeam team_;
   KvPools kv_;
-  std::unique_ptr<PackedModel> model_;
+  std::unique_ptr<PackedModel> model_, lean_;  // lean_: the weights of another file, or null
   std::unique_ptr<CpuForward> forward_;
   std::vector<SamplerScratch> sampler_scratch_;  // per thread
   int n_logit_rows_ = 0;
@@ -137,7 +149,7 @@ Result<CpuMemory> plan_cpu_memory(const ModelConfig& whole, const ModelWeights& 
   KvPools pools(config, kv_type_in_force(options), options.page_size);
   OmpTeam team(options.n_threads);
   const PackedModel unused{};
-  const CpuForward forward(config, unused, *options.kernels, &pools, &team, options.float_activations, options.squares);
+  const CpuForward forward(config, unused, *options.kernels, &pools, &team, options.float_activations, nullptr, options.squares);
   memory.scratch_bytes = forward.most_scratch_bytes(n_tokens, n_logit_rows, context_tokens) +
                          kSamplerBytesPerToken * config.vocab_size * options.n_threads;
   memory.page_bytes = pools.page_bytes();
@@ -145,7 +157,7 @@ Result<CpuMemory> plan_cpu_memory(const ModelConfig& whole, const ModelWeights& 
 }
 
 Result<std::unique_ptr<Backend>> create_cpu_backend(const ModelConfig& config, const ModelWeights& weights,
-                                                    CpuBackendOptions options) {
+                                                    CpuBackendOptions options, const LeanWeights& lean) {
   if (options.n_threads < 1 || options.n_threads > 1024) {
     return invalid_argument(fmt::format("cpu.threads must be >= 1 and <= 1024, got {}", options.n_threads));
   }
@@ -155,8 +167,10 @@ Result<std::unique_ptr<Backend>> create_cpu_backend(const ModelConfig& config, c
   if (options.n_layers < 0 || options.n_layers > config.n_layers)
     return invalid_argument(fmt::format("layers of the processor must be 0 to {}, got {}", config.n_layers, options.n_layers));
   CHECK(options.kernels != nullptr);
+  CHECK(lean.weights == nullptr || options.n_layers == 0);
+  if (lean.weights != nullptr) options.pack.has_lean_set = false;
   auto backend = std::make_unique<CpuBackend>(config, options_in_force(std::move(options), weights));
-  CHECK_OK(backend->load(weights));
+  CHECK_OK(backend->load(weights, lean));
   return std::unique_ptr<Backend>(std::move(backend));
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -28,9 +29,17 @@ struct CpuBackendOptions {
   InputSquares* squares = nullptr;         // null: nothing is summed
 };
 
+// Weights of the same model from another file, to be its lean set.
+struct LeanWeights {
+  const ModelWeights* weights = nullptr;  // null: there are none
+  PackOptions pack{};
+  // Why they cannot be packed, during creation. There is no lean set then: it is no reason not to serve.
+  std::function<void(const Status&)> on_refused{};
+};
+
 // What a backend will need, before it is made.
 struct CpuMemory {
-  int64_t weights_bytes = 0;        // packed
+  int64_t weights_bytes = 0;        // packed; without those of a lean set from another file
   int64_t scratch_bytes = 0;        // at most, in steps of n_tokens tokens with n_logit_rows rows of logits, no
                                     // sequence longer than context_tokens
   std::vector<int64_t> page_bytes;  // as Backend::page_bytes
@@ -39,8 +48,9 @@ Result<CpuMemory> plan_cpu_memory(const ModelConfig& config, const ModelWeights&
                                   const CpuBackendOptions& options, int n_tokens, int n_logit_rows,
                                   int context_tokens);
 
-// Packs the weights (once, here). `weights` may be dropped afterwards.
+// Packs the weights (once, here). All weights may be dropped afterwards. With those of a lean set, `weights` are packed
+// plain, and all layers are this backend's (options.n_layers is 0).
 Result<std::unique_ptr<Backend>> create_cpu_backend(const ModelConfig& config, const ModelWeights& weights,
-                                                    CpuBackendOptions options);
+                                                    CpuBackendOptions options, const LeanWeights& lean = {});
 
 }  // namespace tandem

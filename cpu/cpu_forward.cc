@@ -34,10 +34,11 @@ class Carver {
 }  // namespace
 
 CpuForward::CpuForward(const ModelConfig& config, const PackedModel& model, const KernelTable& kernels,
-                       KvPools* kv, OmpTeam* team, bool float_activations, InputSquares* squares)
-    : config_(config), model_(model), kernels_(kernels), kv_(kv), team_(team),
+                       KvPools* kv, OmpTeam* team, bool float_activations, const PackedModel* lean, InputSquares* squares)
+    : config_(config), kernels_(kernels), kv_(kv), team_(team),
       float_activations_(float_activations), squares_(squares), plan_(config),
-      limits_{kv->layout(0).page_size, INT_MAX, model.weight_bytes(kernels).lean > 0, false, [kv](int g) { return kv->n_pages(g); }} {
+      limits_{kv->layout(0).page_size, INT_MAX, lean != nullptr || model.weight_bytes(kernels).lean > 0, false,
+              [kv](int g) { return kv->n_pages(g); }} {
   for (const LayerConfig& l : config.layers) {
     q_dim_ = std::max<int64_t>(q_dim_, static_cast<int64_t>(l.n_heads) * l.head_dim);
     kv_dim_ = std::max<int64_t>(kv_dim_, static_cast<int64_t>(l.n_kv_heads) * l.head_dim);
@@ -45,18 +46,26 @@ CpuForward::CpuForward(const ModelConfig& config, const PackedModel& model, cons
   }
   widest_ = std::max({static_cast<int64_t>(config.hidden_dim), q_dim_, ffn_dim_});
   act_bytes_ = static_cast<size_t>(std::max(act_stride(Acts::kFloat, widest_), act_stride(Acts::kQuantized, widest_)));
-  for (const PackedLayer& w : model.layers) {
-    InputSquares::Layer* sums = squares ? &squares->layers[inputs_.size()] : nullptr;
-    inputs_.push_back({{acts_of({&w.wq, &w.wk, &w.wv}), sums ? &sums->qkv : nullptr},
-                       {acts_of({&w.wo}), sums ? &sums->o : nullptr},
-                       {acts_of({&w.w_gate, &w.w_up}), sums ? &sums->gate_up : nullptr},
-                       {acts_of({&w.w_down}), sums ? &sums->down : nullptr}});
-  }
-  if (ends_with_logits()) output_input_ = {acts_of({&model.output}), squares ? &squares->output : nullptr};
+  sets_.push_back(set_of(model, squares));
+  if (lean != nullptr) sets_.push_back(set_of(*lean, nullptr));
+  set_ = &sets_[0];
   for (const RopeParams& rope : config.ropes) {
     rope_offsets_.push_back(rope_stride_);
     rope_stride_ += rope.dim;
   }
+}
+
+CpuForward::Set CpuForward::set_of(const PackedModel& packed, InputSquares* squares) const {
+  Set set{&packed, {}, {}};
+  for (const PackedLayer& w : packed.layers) {
+    InputSquares::Layer* sums = squares ? &squares->layers[set.inputs.size()] : nullptr;
+    set.inputs.push_back({{acts_of({&w.wq, &w.wk, &w.wv}), sums ? &sums->qkv : nullptr},
+                          {acts_of({&w.wo}), sums ? &sums->o : nullptr},
+                          {acts_of({&w.w_gate, &w.w_up}), sums ? &sums->gate_up : nullptr},
+                          {acts_of({&w.w_down}), sums ? &sums->down : nullptr}});
+  }
+  if (packed.output.data != nullptr) set.output_input = {acts_of({&packed.output}), squares ? &squares->output : nullptr};
+  return set;
 }
 
 // Sets the buffers of a step of n_tokens, cut out of `base`; with null only their size counts.
@@ -88,7 +97,7 @@ size_t CpuForward::scratch_of_a_thread() const {
 }
 
 int64_t CpuForward::most_scratch_bytes(int n_tokens, int n_logit_rows, int context_tokens) const {
-  CpuForward sizes(config_, model_, kernels_, kv_, team_, float_activations_, squares_);
+  CpuForward sizes(config_, *sets_[0].packed, kernels_, kv_, team_, float_activations_, nullptr, squares_);
   const size_t row = static_cast<size_t>(config_.vocab_size) * sizeof(float);
   const int64_t records = plan_.most_record_floats(team_->n_threads(), n_tokens, context_tokens);
   return static_cast<int64_t>(sizes.place_step(nullptr, std::max(n_tokens, std::min(2 * n_tokens, 64))) +
@@ -141,6 +150,7 @@ Status CpuForward::reserve_records() {
 
 Status CpuForward::run(const StepBatch& batch) {
   CHECK_OK(check_step(batch, config_, limits_));
+  set_ = batch.weights == WeightSet::kLean ? &sets_.back() : &sets_.front();
   CHECK_OK(reserve(static_cast<int>(batch.tokens.size()), static_cast<int>(batch.logit_rows.size())));
   plan_.build(batch, team_->n_threads());
   CHECK_OK(reserve_records());
@@ -191,11 +201,12 @@ void CpuForward::multiply(TeamMember& t, int64_t n_rows, const Input& input, std
   if (input.squares != nullptr) add_squares(t, n_rows, input.squares);
   const Acts acts = input.acts;
   const int64_t n_library = n_rows / LibraryMatrix::kRows * LibraryMatrix::kRows;
-  if (acts != Acts::kFloat || float_activations_ || model_.library.empty() || n_library == 0)
+  const LibraryMatrices& library = set_->packed->library;
+  if (acts != Acts::kFloat || float_activations_ || library.empty() || n_library == 0)
     return multiply_rows(t, 0, n_rows, acts, {products.begin(), products.size()});
   Product librarys[3], ours[3];
   size_t n_librarys = 0, n_ours = 0;
-  for (const Product& p : products) (model_.library.contains(p.weight->data) ? librarys[n_librarys++] : ours[n_ours++]) = p;
+  for (const Product& p : products) (library.contains(p.weight->data) ? librarys[n_librarys++] : ours[n_ours++]) = p;
   if (n_ours > 0) multiply_rows(t, 0, n_rows, acts, {ours, n_ours});
   if (n_librarys == 0) return;
   multiply_by_library(t, n_library, {librarys, n_librarys});
@@ -218,7 +229,7 @@ void CpuForward::add_squares(TeamMember& t, int64_t n_rows, ColumnSquares* squar
 void CpuForward::multiply_by_library(TeamMember& t, int64_t n_rows, std::span<const Product> products) {
   const int64_t K = products[0].weight->n_cols, n_blocks = n_rows / LibraryMatrix::kRows;
   for (const Product& p : products) {
-    const LibraryMatrix& w = *model_.library.at(p.weight->data);
+    const LibraryMatrix& w = *set_->packed->library.at(p.weight->data);
     t.share(n_blocks * w.n_slices(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = i / w.n_slices() * LibraryMatrix::kRows;
@@ -229,7 +240,7 @@ void CpuForward::multiply_by_library(TeamMember& t, int64_t n_rows, std::span<co
   }
 }
 
-// In the step's set.
+// In the step's set; one that has weights of its own has none of two forms.
 PackedMatrix CpuForward::weight_of(const Product& p) const {
   return plan_.batch().weights == WeightSet::kLean ? lean_form(*p.weight) : *p.weight;
 }
@@ -293,12 +304,12 @@ void CpuForward::embed(TeamMember& t) {
   t.share(plan_.n_tokens(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* x = x_ + i * hidden;
-      kernels_.packed_row(model_.token_embedding, plan_.batch().tokens[static_cast<size_t>(i)], x);
+      kernels_.packed_row(set_->packed->token_embedding, plan_.batch().tokens[static_cast<size_t>(i)], x);
       if (config_.embedding_scale != 1.0f) {
         for (int64_t d = 0; d < hidden; ++d) x[d] *= config_.embedding_scale;
       }
       compute_rotations(i);
-      norm_to_activations(t, i, x, model_.layers[0].attn_norm, inputs_[0].qkv);
+      norm_to_activations(t, i, x, set_->packed->layers[0].attn_norm, set_->inputs[0].qkv);
     }
   });
 }
@@ -336,7 +347,7 @@ void CpuForward::add_and_norm(TeamMember& t, const Rows& rows, const std::vector
 // Biases, norms of q and k per head, rotation; then k and v go to their page.
 void CpuForward::rotate_and_store_kv(TeamMember& t, int layer) {
   const LayerConfig& l = config_.layers[static_cast<size_t>(layer)];
-  const PackedLayer& w = model_.layers[static_cast<size_t>(layer)];
+  const PackedLayer& w = set_->packed->layers[static_cast<size_t>(layer)];
   const RopeParams& rope = config_.ropes[static_cast<size_t>(l.rope)];
   const bool is_neox = rope.style == RopeStyle::kNeox;
   const KvLayout& layout = kv_->layout(layer);
@@ -423,7 +434,7 @@ void CpuForward::store_attention(TeamMember& t, const Rows& rows, int layer) {
   t.share(rows.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       join_attention(t, rows.token(r), layer);
-      store_activations(r, attn_ + rows.token(r) * q_dim, q_dim, inputs_[static_cast<size_t>(layer)].o);
+      store_activations(r, attn_ + rows.token(r) * q_dim, q_dim, set_->inputs[static_cast<size_t>(layer)].o);
     }
   });
 }
@@ -453,16 +464,17 @@ void CpuForward::compute(TeamMember& t) {
   const std::vector<int>& logit_rows = plan_.batch().logit_rows;
   const int64_t hidden = config_.hidden_dim;
   static const std::vector<float> kNone;
+  const PackedModel& model = *set_->packed;
   embed(t);
   for (int i = 0; i < config_.n_layers; ++i) {
     const LayerConfig& l = config_.layers[static_cast<size_t>(i)];
-    const PackedLayer& w = model_.layers[static_cast<size_t>(i)];
+    const PackedLayer& w = model.layers[static_cast<size_t>(i)];
     const int64_t q_dim = static_cast<int64_t>(l.n_heads) * l.head_dim;
     const int64_t kv_dim = static_cast<int64_t>(l.n_kv_heads) * l.head_dim;
-    const LayerInputs& inputs = inputs_[static_cast<size_t>(i)];
+    const LayerInputs& inputs = set_->inputs[static_cast<size_t>(i)];
     const bool is_last = i + 1 == config_.n_layers;
-    const Input& next = is_last ? output_input_ : inputs_[static_cast<size_t>(i) + 1].qkv;
-    const std::vector<float>& next_norm = is_last ? model_.output_norm : model_.layers[i + 1].attn_norm;  // none: the end
+    const Input& next = is_last ? set_->output_input : set_->inputs[static_cast<size_t>(i) + 1].qkv;
+    const std::vector<float>& next_norm = is_last ? model.output_norm : model.layers[i + 1].attn_norm;  // none: the end
 
     // Attention.
     multiply(t, M, inputs.qkv, {{&w.wq, q_, q_dim}, {&w.wk, k_, kv_dim}, {&w.wv, v_, kv_dim}});
@@ -483,7 +495,7 @@ void CpuForward::compute(TeamMember& t) {
 
   // Logits.
   if (!ends_with_logits()) return;
-  multiply(t, static_cast<int64_t>(logit_rows.size()), output_input_, {{&model_.output, logits_, config_.vocab_size}});
+  multiply(t, static_cast<int64_t>(logit_rows.size()), set_->output_input, {{&model.output, logits_, config_.vocab_size}});
   if (config_.logit_softcap > 0) cap_logits(t);
 }
 

@@ -22,10 +22,11 @@ namespace tandem {
 class CpuForward {
  public:
   // All references outlive this. float_activations: matmuls read float32 instead of int8 activations. Without
-  // it, too, they do where all products of a phase have F32, F16 or BF16 weights (matmul_dense). squares: each run adds
-  // what its products read; of config's widths; null: nothing is summed.
+  // it, too, they do where all products of a phase have F32, F16 or BF16 weights (matmul_dense). `lean`: what steps of
+  // the lean set read, all of it; null: the first plane of those matrices of `model` that are nested. squares: each run of
+  // the full set adds what its products read; of config's widths; null: nothing is summed.
   CpuForward(const ModelConfig& config, const PackedModel& model, const KernelTable& kernels,
-             KvPools* kv, OmpTeam* team, bool float_activations, InputSquares* squares);
+             KvPools* kv, OmpTeam* team, bool float_activations, const PackedModel* lean = nullptr, InputSquares* squares = nullptr);
 
   // Checks the batch against vocabulary and pools, then stores K/V of all tokens and the logits of
   // logit_rows. kInvalidArgument: nothing was computed. kExhausted: no memory for a step of this size.
@@ -45,7 +46,7 @@ class CpuForward {
     int64_t out_stride;
   };
 
-  // What the products of a phase read; a property of the model alone.
+  // What the products of a phase read; a property of the weights alone.
   enum class Acts { kQuantized, kFloat };
   struct Input {
     Acts acts = Acts::kQuantized;
@@ -62,7 +63,15 @@ class CpuForward {
     int64_t token(int64_t r) const { return tokens ? tokens[r] : r; }
   };
 
-  bool ends_with_logits() const { return model_.output.data != nullptr; }
+  // A set of weights and how its products are computed. Buffers are of the model's shape and serve all sets.
+  struct Set {
+    const PackedModel* packed;
+    std::vector<LayerInputs> inputs;
+    Input output_input;
+  };
+
+  bool ends_with_logits() const { return set_->packed->output.data != nullptr; }
+  Set set_of(const PackedModel& packed, InputSquares* squares) const;
   Status reserve(int n_tokens, int n_logit_rows);
   Status reserve_records();
   size_t place_step(uint8_t* base, int64_t n_tokens);
@@ -93,15 +102,14 @@ class CpuForward {
   uint8_t* thread_scratch(const TeamMember& t) const;
 
   const ModelConfig& config_;
-  const PackedModel& model_;
   const KernelTable& kernels_;
   KvPools* kv_;
   OmpTeam* team_;
   const bool float_activations_;
   InputSquares* const squares_;
   CpuStepPlan plan_;
-  std::vector<LayerInputs> inputs_;
-  Input output_input_;
+  std::vector<Set> sets_;     // the full one, and the lean one where that is not within it
+  const Set* set_ = nullptr;  // of the step
   const StepLimits limits_;
 
   // Widths of one row, the largest over all layers.

@@ -19,7 +19,7 @@ namespace tandem {
 namespace {
 
 constexpr char kMagic[8] = {'T', 'N', 'D', 'M', 'P', 'A', 'C', 'K'};
-constexpr uint32_t kFileVersion = 3;
+constexpr uint32_t kFileVersion = 4;
 constexpr size_t kAlign = 2u << 20;      // of the packed bytes in the file: a huge page
 constexpr size_t kSmallBytes = 64u << 20;  // page tables of so little memory stay cached
 constexpr size_t kWriteBytes = 4u << 20;  // between two looks at `stop`
@@ -32,9 +32,10 @@ struct Header {
   uint64_t n_places, data_offset, n_bytes;
   double full_ms, lean_ms, full_perplexity, lean_perplexity;
   uint64_t n_figure_threads;
+  PackCache::Hash figure_lean_file;
   uint64_t checksum;  // of header (this field zero) and entries
 };
-static_assert(sizeof(Header) == 8 + 8 + 32 + 32 + 24 + 40 + 8);
+static_assert(sizeof(Header) == 8 + 8 + 32 + 32 + 24 + 40 + 16 + 8);
 
 struct Entry {
   char name[40];
@@ -113,6 +114,8 @@ Status check_header(const Header& h, const std::vector<Entry>& wanted, const uin
 PackCache::PackCache(Files files, std::string model_stamp)
     : files_(std::move(files)), model_stamp_(std::move(model_stamp)) {}
 
+PackCache::Hash PackCache::file_id() const { return hash_text(model_stamp_); }
+
 // Sets checksums_ and has_old_stamp_.
 Result<MappedWeights> PackCache::map_existing(const std::string& isa, const std::vector<PackedPlace>& places,
                                               size_t n_bytes, const std::function<Hash()>& model_hash) {
@@ -131,7 +134,8 @@ Result<MappedWeights> PackCache::map_existing(const std::string& isa, const std:
   has_old_stamp_ = header.stamp_hash != hash_text(model_stamp_);
   if (has_old_stamp_ && header.model_hash != model_hash()) return other("it is of another model");
   model_hash_ = header.model_hash;
-  figures_ = {header.full_ms, header.lean_ms, header.full_perplexity, header.lean_perplexity, static_cast<uint32_t>(header.n_figure_threads)};
+  figures_ = {header.full_ms, header.lean_ms, header.full_perplexity, header.lean_perplexity, static_cast<uint32_t>(header.n_figure_threads),
+              header.figure_lean_file};
   mapped.data = base + header.data_offset;
   const auto* entries = reinterpret_cast<const Entry*>(base + sizeof header);
   for (size_t i = 0; i < places.size(); ++i)
@@ -219,7 +223,7 @@ Status PackCache::store(const std::atomic<bool>& stop) {
   header.n_places = entries.size(), header.data_offset = data_offset(entries.size()), header.n_bytes = n_bytes_;
   header.full_ms = figures_.full_ms, header.lean_ms = figures_.lean_ms;
   header.full_perplexity = figures_.full_perplexity, header.lean_perplexity = figures_.lean_perplexity;
-  header.n_figure_threads = figures_.n_threads;
+  header.n_figure_threads = figures_.n_threads, header.figure_lean_file = figures_.lean_file;
   header.checksum = table_checksum(header, entries.data());
   std::vector<uint8_t> head(sizeof header + entries.size() * sizeof(Entry));
   std::memcpy(head.data(), &header, sizeof header);

@@ -31,11 +31,13 @@ struct PackedPlace {
 };
 
 // Milliseconds of a step of one token with either set of weights, as measured on this machine with so many threads, and
-// the perplexity of a text that every model gets; 0: never measured.
+// the perplexity of a text that every model gets; 0: never measured. Of the two sets that there were then: `lean_file`
+// stands for the file that the lean one came from, zeros: it was half of these weights.
 struct SetFigures {
   double full_ms = 0, lean_ms = 0;
   double full_perplexity = 0, lean_perplexity = 0;
   uint32_t n_threads = 0;
+  std::array<uint64_t, 2> lean_file{};
   bool operator==(const SetFigures&) const = default;
 };
 
@@ -74,6 +76,8 @@ class PackCache {
   void set_choices(const std::string& isa, std::vector<uint32_t> choices);
   // The same of both weight sets' figures.
   const SetFigures& figures() const { return figures_; }
+  // Of the model's file, as SetFigures::lean_file names it. Changes with the stamp.
+  Hash file_id() const;
   void set_figures(const std::string& isa, const SetFigures& figures);
   bool is_verified() const { return is_verified_; }
   // Checks what load() took on trust; kDataLoss names the damaged matrix, kCancelled: `stop` was set.

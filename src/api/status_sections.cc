@@ -324,7 +324,9 @@ std::string weight_sets(const Doc& d) {
     return bytes(d.number("model.weight_sets." + name + "_bytes")) + (ms > 0 ? fmt::format(", {:.1f} tokens/s alone", 1000 / ms) : "") +
            (perplexity > 0 ? fmt::format(", perplexity {:.1f} on a built-in text", perplexity) : "");
   };
-  return row("8-bit set", set("full")) + row("4-bit set", set("lean"));
+  const std::string file = d.text("model.weight_sets.lean_file");
+  if (file.empty()) return row("8-bit set", set("full")) + row("4-bit set", set("lean"));
+  return row("Full set", set("full")) + row("Lean set", set("lean") + " (" + file + ")");
 }
 
 std::string about(const Doc& d) {

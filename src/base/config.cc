@@ -199,7 +199,8 @@ Status config_validate(const Config& c) {
                             std::to_string(c.cache_page_size_tokens));
   CHECK_OK(one_of("prefill.placement", c.prefill_placement, {"cpu", "gpu", "auto"}));
   CHECK_OK(validate_gpu(c));
-  CHECK_OK(one_of("weights.lean", c.weights_lean, {"nested", "off"}));
+  if (!config_has_lean_file(c) && c.weights_lean != "nested" && c.weights_lean != "off")
+    return invalid_argument("weights.lean must be \"nested\", \"off\" or the absolute path of a GGUF file, got \"" + c.weights_lean + "\"");
   CHECK_OK(one_of("cpu.activations", c.cpu_activations, {"q8", "f32"}));
   CHECK_OK(one_of("cpu.force_isa", c.cpu_force_isa, {"", "ref", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "neon", "neondot", "neoni8mm"}));
   CHECK_OK(one_of("cache.element_type", c.cache_element_type, {"f16", "q8_0"}));
@@ -225,6 +226,8 @@ int64_t config_device_workers(const Config& c) {
 int64_t config_worker_count(const Config& c) {
   return config_both_workers(c) + c.workers_prefill + c.workers_decode;
 }
+
+bool config_has_lean_file(const Config& c) { return c.weights_lean.starts_with('/'); }
 
 int64_t config_workers_sharing_cpus(const Config& c) {
   return (c.workers_both_cpus.empty() ? config_both_workers(c) : 0) +

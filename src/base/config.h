@@ -43,6 +43,7 @@ Status config_validate(const Config& config);
 // workers.both with its default resolved.
 int64_t config_both_workers(const Config& config);
 int64_t config_worker_count(const Config& config);  // of all roles
+bool config_has_lean_file(const Config& config);  // weights.lean names a GGUF file
 int64_t config_device_workers(const Config& config);  // those that gpu.device is for
 int64_t config_workers_sharing_cpus(const Config& config);  // those without a list of processors of their own
 // Resolved folders: configured, else systemd's STATE_DIRECTORY and CACHE_DIRECTORY, else /var/... for root, else XDG.

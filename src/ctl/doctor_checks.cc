@@ -188,4 +188,12 @@ DoctorLine check_model_hash(const std::string& model, const std::string& memory_
   return {"pass", "model file", "sha256 " + hash + ", as " + model + ".sha256 says", ""};
 }
 
+DoctorLine check_lean_file(const std::string& path) {
+  struct stat st {};
+  int error = stat(path.c_str(), &st) != 0 ? errno : access(path.c_str(), R_OK) != 0 ? errno : 0;
+  if (error == 0 && !S_ISREG(st.st_mode)) error = S_ISDIR(st.st_mode) ? EISDIR : EINVAL;
+  if (error == 0) return {"pass", "lean weights", fmt::format("{}, {} bytes", path, st.st_size), ""};
+  return {"warn", "lean weights", path + ": " + strerror(error), "correct weights.lean: without a file there the rung weights-4bit is skipped"};
+}
+
 }  // namespace tandem::ctl

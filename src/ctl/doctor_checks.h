@@ -29,4 +29,7 @@ DoctorLine check_clock();
 // The sha256 of a model file, compared with FILE.sha256 beside it (as sha256sum writes it) where there is one.
 DoctorLine check_model_hash(const std::string& model, const std::string& memory_path);
 
+// The file that weights.lean names: there, and readable by us.
+DoctorLine check_lean_file(const std::string& path);
+
 }  // namespace tandem::ctl

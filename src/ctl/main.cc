@@ -111,7 +111,7 @@ void add_tokenize(CLI::App* app, TokenizeOptions* o, int* code) {
 }
 
 void add_weights(CLI::App* verb, std::string* weights) {
-  verb->add_option("--weights", *weights, "full, or lean: the 4-bit half of Q8_0 weights")
+  verb->add_option("--weights", *weights, "full, or lean: the 4-bit half of Q8_0 weights (a file of weights.lean is a --model of its own)")
       ->check(CLI::IsMember({"full", "lean"}))
       ->capture_default_str();
 }

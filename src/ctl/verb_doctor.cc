@@ -79,6 +79,7 @@ int verb_doctor(const DoctorOptions& options) {
   has_failure |= print(check_clock());
   has_failure |= print(check_device(""));
   if (!model.empty()) has_failure |= print(check_model_hash(model, config_cache_dir(config) + "/model_digests"));
+  if (config_has_lean_file(config)) has_failure |= print(check_lean_file(config.weights_lean));
   report_workers(options.server);
   auto text = text_descriptor(config_to_toml(config));  // the memory that these settings ask for
   const int code = run_worker_tool("doctor", {options.model, text.ok() ? std::move(*text) : UniqueFd()},

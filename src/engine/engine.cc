@@ -47,6 +47,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const Backend& backen
   s.adapts_batch_limit = o.adapts_batch_limit;
   s.max_cached_pages = o.max_cached_pages;
   s.ledger = o.ledger;
+  s.lean_id = o.lean_id;
   s.has_lean_set = backend.weight_bytes().lean > 0;
   for (const KvGroup& group : backend.config().kv_groups) s.windows.push_back(group.window);
   return s;

@@ -36,6 +36,7 @@ struct EngineOptions {
   bool has_prefix_cache = true;       // reuse the full pages of earlier sequences
   PageSource* source = nullptr;       // for requests with a loan; outlives the engine
   PageLedger* ledger = nullptr;       // of a pool that outlives the worker; outlives the engine
+  uint64_t lean_id = 0;               // of the file that the lean set is from: what another one's computed is not found again
   int64_t ageing_us = 5'000'000;      // waiting time that lifts a sequence by one priority class
   // Called on the engine thread when the backend fails; the engine then does nothing more. The worker ends
   // the process: kInternal is our bug, kUnavailable a lost device.

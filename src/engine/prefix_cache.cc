@@ -36,12 +36,13 @@ bool is_same(std::span<const int32_t> a, std::span<const int32_t> b) {
 }  // namespace
 
 PrefixCache::PrefixCache(PagePool* pool, const std::vector<int>* windows, int page_size,
-                         int key_bits, PageLedger* ledger)
+                         int key_bits, PageLedger* ledger, uint64_t lean_id)
     : pool_(pool),
       windows_(windows),
       page_size_(page_size),
       key_mask_(~uint64_t{0} >> (64 - key_bits)),
-      ledger_(ledger) {
+      ledger_(ledger),
+      lean_salt_(kLeanSalt ^ lean_id) {
   for (int g = 0; g < pool->n_groups(); ++g) key_of_page_.emplace_back(pool->n_pages(g), 0);
   pool->set_on_evict([this](int group, PageId page) { drop_page(group, page); });
 }
@@ -232,7 +233,7 @@ uint64_t PrefixCache::key_behind(const Chain& chain, std::span<const int32_t> bl
 }
 
 uint64_t PrefixCache::key_of(uint64_t previous, std::span<const int32_t> block, WeightSet set) const {
-  uint64_t seed = set == WeightSet::kLean ? previous ^ kLeanSalt : previous;
+  uint64_t seed = set == WeightSet::kLean ? previous ^ lean_salt_ : previous;
   return XXH3_64bits_withSeed(block.data(), block.size_bytes(), seed) & key_mask_;
 }
 

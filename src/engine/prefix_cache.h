@@ -54,9 +54,10 @@ class PrefixCache {
         pages;  // per group, chain.n_blocks entries; -1: out of the window
   };
 
-  // Pool and windows outlive the cache. `key_bits`: tests narrow the keys to see them collide.
+  // Pool and windows outlive the cache. `key_bits`: tests narrow the keys to see them collide. `lean_id`: which lean set
+  // this worker has, so that restore() gives nothing back that another one computed.
   PrefixCache(PagePool* pool, const std::vector<int>* windows, int page_size, int key_bits = 64,
-              PageLedger* ledger = nullptr);
+              PageLedger* ledger = nullptr, uint64_t lean_id = 0);
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
   ~PrefixCache();
@@ -106,6 +107,7 @@ class PrefixCache {
   const int page_size_;
   const uint64_t key_mask_;
   PageLedger* const ledger_;
+  const uint64_t lean_salt_;
   uint64_t next_serial_ = 1;
   std::unordered_map<uint64_t, Entry> entries_;     // by key
   std::vector<std::vector<uint64_t>> key_of_page_;  // per group and page, if kept

@@ -44,7 +44,7 @@ void StepPlan::clear() {
 
 Scheduler::Scheduler(SchedulerOptions options)
     : options_(std::move(options)), pool_(options_.n_pages, options_.n_swap_pages),
-      cache_(&pool_, &options_.windows, options_.page_size, 64, options_.ledger) {
+      cache_(&pool_, &options_.windows, options_.page_size, 64, options_.ledger, options_.lean_id) {
   CHECK(options_.windows.size() == options_.n_pages.size());
   CHECK(options_.max_batch_size > 0 && options_.prefill_chunk_tokens > 0 && options_.ageing_us > 0);
   limit_ = std::min(options_.context_tokens, pool_limit(options_));

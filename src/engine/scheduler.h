@@ -66,6 +66,7 @@ struct SchedulerOptions {
   std::vector<int> n_swap_pages;  // per KV group, of the swap tier, numbered behind them; empty: none
   bool attends_to_swapped = true; // else a sequence ends where the device is full
   PageLedger* ledger = nullptr;   // outlives the scheduler; its sealed pages are taken over
+  uint64_t lean_id = 0;           // see EngineOptions
   bool has_lean_set = false;      // else all positions count as of the full set, wherever they were computed
 };
 

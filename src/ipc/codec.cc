@@ -28,7 +28,7 @@ auto fields_of(M& m) { return std::tie(m.chosen, m.top); }
 template <Is<Configure> M>
 auto fields_of(M& m) {
   return std::tie(m.protocol, m.config_toml, m.model_names, m.generation, m.is_cache_trusted, m.is_cache_shared, m.measures_prompts,
-                  m.other_bytes, m.role);
+                  m.other_bytes, m.role, m.lean_names, m.lean_trouble, m.is_lean_cache_trusted);
 }
 template <Is<Message> M>
 auto fields_of(M& m) { return std::tie(m.role, m.content, m.name); }
@@ -83,7 +83,7 @@ auto fields_of(M& m) { return std::tie(m.exit_code, m.message); }
 template <Is<MemoryPlan> M>
 auto fields_of(M& m) {
   return std::tie(m.weights_bytes, m.kv_pool_bytes, m.scratch_bytes, m.process_bytes, m.other_bytes, m.budget_bytes,
-                  m.is_configured);
+                  m.is_configured, m.lean_bytes);
 }
 template <Is<ModelInfo> M>
 auto fields_of(M& m) {
@@ -91,12 +91,12 @@ auto fields_of(M& m) {
                   m.context_tokens, m.vocab_size, m.n_layers, m.device_layers, m.device_name, m.prompt_fixed_us, m.prompt_token_ns, m.has_chat_template, m.chat_template_error,
                   m.pool_tokens, m.kv_bytes_per_token, m.kv_pool_bytes, m.swap_pool_bytes, m.weight_bytes, m.max_batch_size,
                   m.memory, m.full_set_bytes, m.lean_set_bytes, m.full_step_ms, m.lean_step_ms, m.full_perplexity, m.lean_perplexity,
-                  m.no_lean_reason);
+                  m.no_lean_reason, m.lean_file);
 }
 template <Is<Ready> M>
 auto fields_of(M& m) { return std::tie(m.model); }
 template <Is<WeightsCacheDone> M>
-auto fields_of(M& m) { return std::tie(m.is_stored, m.is_whole, m.damage); }
+auto fields_of(M& m) { return std::tie(m.is_stored, m.is_whole, m.damage, m.is_lean); }
 template <Is<PrepareReply> M>
 auto fields_of(M& m) { return std::tie(m.id, m.ok, m.error, m.error_code, m.ids, m.prompt_text); }
 template <Is<DetokenizeReply> M>

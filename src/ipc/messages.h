@@ -15,7 +15,7 @@
 
 namespace tandem::ipc {
 
-constexpr uint32_t kProtocolVersion = 7;
+constexpr uint32_t kProtocolVersion = 8;
 
 // What a worker does: all of it; prompts only, lending their K/V; or the rest, taking the K/V over.
 enum class Role : uint8_t { kBoth, kPrefill, kDecode };
@@ -76,6 +76,10 @@ struct Configure {
   bool is_cache_shared = false;         // other workers map the same file
   bool measures_prompts = false;        // before Ready, for ModelInfo::prompt_token_ns
   int64_t other_bytes = 0;              // PSS of the rest of the process tree: counts in the memory budget
+  // Where weights.lean names a file: its parts, as model_names, or why there are none; and its packed weights, as above.
+  std::vector<std::string> lean_names{};
+  std::string lean_trouble{};
+  bool is_lean_cache_trusted = false;
 };
 // Answer to PoolRequest: the worker's host pool has the size asked for, or why not.
 struct PoolGrant {
@@ -186,6 +190,7 @@ struct MemoryPlan {
   int64_t other_bytes = 0;     // tandemd and other workers
   int64_t budget_bytes = 0;    // what it may come to: configured, or the memory there is
   bool is_configured = false;
+  int64_t lean_bytes = 0;      // weights from the file of weights.lean
 };
 struct ModelInfo {
   std::string name, architecture, quantization, device, isa;
@@ -211,15 +216,18 @@ struct ModelInfo {
   int64_t full_set_bytes = 0, lean_set_bytes = 0;
   double full_step_ms = 0, lean_step_ms = 0, full_perplexity = 0, lean_perplexity = 0;
   std::string no_lean_reason{};
+  std::string lean_file{};       // that the lean set is from; "": it is half of the model's own weights, or there is none
 };
 struct Ready {
   ModelInfo model;
 };
-// Some time after Ready: the worker is done with its two files of packed weights (worker/main.cc).
+// Some time after Ready: the worker is done with its two files of packed weights (worker/main.cc), those of the model or
+// those of weights.lean.
 struct WeightsCacheDone {
   bool is_stored = false;  // the new file is complete and on the disk; else it can go
   bool is_whole = false;   // the existing file was checked and is in use
   std::string damage;      // what is wrong with the existing file, which is in use: this worker cannot go on
+  bool is_lean = false;    // those of weights.lean
 };
 struct PrepareReply {
   uint64_t id = 0;

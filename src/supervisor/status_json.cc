@@ -34,6 +34,7 @@ void write_model(JsonWriter& out, const StatusView& view) {
     out.key("full_perplexity").number(m.full_perplexity);
     out.key("lean_perplexity").number(m.lean_perplexity);
     field(out, "no_lean_reason", m.no_lean_reason);
+    field(out, "lean_file", m.lean_file);
     out.end_object();
     field(out, "context_tokens", m.context_tokens);
     field(out, "vocab_size", m.vocab_size);
@@ -132,8 +133,9 @@ void write_memory(JsonWriter& out, const StatusView& view) {
   if (view.model) {
     const ipc::MemoryPlan& m = view.model->memory;
     field(out, "predicted_bytes",
-          m.weights_bytes + m.kv_pool_bytes + m.scratch_bytes + m.process_bytes + m.other_bytes);
+          m.weights_bytes + m.lean_bytes + m.kv_pool_bytes + m.scratch_bytes + m.process_bytes + m.other_bytes);
     field(out, "weights_bytes", m.weights_bytes);
+    field(out, "lean_weights_bytes", m.lean_bytes);
     field(out, "kv_pool_bytes", m.kv_pool_bytes);
     field(out, "scratch_bytes", m.scratch_bytes);
     field(out, "worker_bytes", m.process_bytes);

@@ -104,7 +104,7 @@ bool has_room(const std::string& folder, const OpenModel& model) {
 }  // namespace
 
 WeightsCache open_weights_cache(const std::string& folder, const std::string& model_path,
-                                const OpenModel& model) {
+                                const OpenModel& model, const std::string& beside) {
   WeightsCache cache;
   cache.folder = folder;
   cache.name = file_name(model_path);
@@ -116,7 +116,7 @@ WeightsCache open_weights_cache(const std::string& folder, const std::string& mo
   }
   for (const StoredFile& other : others_in(folder, cache.name)) {
     if (has_room(folder, model)) break;
-    remove_file(other.path);
+    if (other.path != folder + "/" + file_name(beside)) remove_file(other.path);
   }
   if (!has_room(folder, model)) {
     cache.trouble = "too little space is free in " + folder;

@@ -22,9 +22,10 @@ struct WeightsCache {
   std::string trouble;  // why there is no `fresh`
 };
 
-// `model` as opened from `model_path`. Never fails: without a cache a worker packs in memory.
+// `model` as opened from `model_path`. Never fails: without a cache a worker packs in memory. The file of `beside`, another
+// model path that is in use, makes no room for this one.
 WeightsCache open_weights_cache(const std::string& folder, const std::string& model_path,
-                                const OpenModel& model);
+                                const OpenModel& model, const std::string& beside = "");
 // Gives `fresh` its name, in place of the older file in one step, and closes it; it is `existing` then.
 Status publish_weights_cache(WeightsCache* cache);
 // Takes a damaged file away, so that the next start packs anew.

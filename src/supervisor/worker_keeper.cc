@@ -18,6 +18,7 @@ constexpr int64_t kStopGraceUs = 2 * kSecondUs;
 constexpr int64_t kConnectionBytes = 8 << 20;  // what tandemd grows by under load
 constexpr int64_t kWatchUs = 250'000;  // heartbeats come as often
 constexpr int64_t kPackedCheckUs = 20'000;            // how often a worker looks whether the weights it waits for are there
+constexpr int kLivesWithLean = 3;                     // without progress, one after the other
 constexpr int64_t kMostStoringUs = 120 * kSecondUs;   // behind Ready; a disk that takes longer is not waited for
 constexpr const char* kDeviceProgram = "tandem-worker-cuda";
 
@@ -141,19 +142,40 @@ void WorkerKeeper::watch_device(int64_t now) {
   if (!status.ok()) device_policy_.on_probe(false, status.message(), now);
 }
 
+// Only named and opened here, as the model is. kNotFound: weights.lean names no file, or this worker's is a device's, where
+// none would serve. Workers that end again and again may do so for its sake: one tries without.
+Result<OpenModel> WorkerKeeper::open_lean() {
+  if (!config_has_lean_file(config_) || spec_.device >= 0) return not_found("");
+  if (policy_.lives_without_progress() >= kLivesWithLean)
+    return unavailable("weights.lean: " + config_.weights_lean + " is left out, as " + std::to_string(policy_.lives_without_progress()) +
+                       " workers ended before they had computed anything, the last by " + last_end_ + "; see their log, then restart the service");
+  auto lean = open_model(config_.weights_lean);
+  if (!lean.ok())
+    return Status(lean.status().code(), "weights.lean: " + lean.status().message() + "; correct it, then restart the service");
+  return lean;
+}
+
+void WorkerKeeper::open_cache(StoredSet* set, const std::string& path, const OpenModel& model, const std::string& beside) {
+  set->cache = open_weights_cache(config_cache_dir(config_), path, model, beside);
+  // What a worker could not even load (its fault, or the disk's) is not tried twice.
+  if (is_cache_suspect_) set->cache.existing.reset();
+  if (generation_ == 0) set->whole_stamp = take_whole_mark(set->cache);
+}
+
 Status WorkerKeeper::start_process() {
   refused_stamp_ = model_stamp(path_);  // before opening: a change from here on is seen
   CHECK_ASSIGN(OpenModel model, open_model(path_));
   CHECK_ASSIGN(std::string program, choose_program());
-  weights_cache_ = open_weights_cache(config_cache_dir(config_), path_, model);
-  if (weights_cache_.trouble != cache_trouble_) {
-    cache_trouble_ = weights_cache_.trouble;
+  Result<OpenModel> lean = open_lean();
+  const OpenModel none;
+  open_cache(&full_, path_, model, lean.ok() ? config_.weights_lean : "");
+  if (lean.ok()) open_cache(&lean_, config_.weights_lean, *lean, path_);
+  is_cache_suspect_ = false;
+  if (const std::string trouble = full_.cache.trouble.empty() ? lean_.cache.trouble : full_.cache.trouble; trouble != cache_trouble_) {
+    cache_trouble_ = trouble;
     if (!cache_trouble_.empty()) log_warn("repacked weights are not stored", {{"reason", cache_trouble_}});
   }
-  // What a worker could not even load (its fault, or the disk's) is not tried twice.
-  if (std::exchange(is_cache_suspect_, false)) weights_cache_.existing.reset();
-  if (generation_ == 0) whole_stamp_ = take_whole_mark(weights_cache_);
-  CHECK_ASSIGN(process_, WorkerProcess::spawn(program, model, weights_cache_, spec_));
+  CHECK_ASSIGN(process_, WorkerProcess::spawn(program, {model, full_.cache, lean.ok() ? *lean : none, lean_.cache}, spec_));
   ++generation_;
   state_ = WorkerState::kLoading;
   cause_ = "worker is starting";
@@ -172,7 +194,10 @@ Status WorkerKeeper::start_process() {
   configure.model_names = model.paths;
   configure.generation = generation_;
   configure.role = spec_.role;
-  configure.is_cache_trusted = weights_cache_.existing.valid() && weights_cache_.stamp == whole_stamp_;
+  configure.is_cache_trusted = full_.is_trusted();
+  if (lean.ok()) configure.lean_names = lean->paths;
+  else configure.lean_trouble = lean.status().message();
+  configure.is_lean_cache_trusted = lean_.is_trusted();
   configure.measures_prompts = spec_.role != ipc::Role::kBoth && hooks_.wants_measurement(path_);
   configure.is_cache_shared = config_worker_count(config_) > 1;
   if (auto own = read_process_memory(); own.ok())
@@ -253,28 +278,29 @@ void WorkerKeeper::handle_pool_request(const ipc::PoolRequest& request) {
 }
 
 void WorkerKeeper::handle_weights_cache(const ipc::WeightsCacheDone& done) {
+  StoredSet& set = done.is_lean ? lean_ : full_;
   if (!done.damage.empty()) {  // what it computed with them cannot be trusted either
-    remove_weights_cache(weights_cache_);
-    whole_stamp_.clear();
+    remove_weights_cache(set.cache);
+    set.whole_stamp.clear();
     log_error("worker killed", {{"pid", process_->pid()}, {"cause", "weights"}, {"detail", done.damage}});
     forced_end_ = WorkerEnd{"internal", done.damage, false};
     return process_->kill_now();
   }
   if (done.is_whole) {
-    whole_stamp_ = weights_cache_.stamp;
-    log_info("packed weights are whole", {{"file", weights_cache_.name}});
+    set.whole_stamp = set.cache.stamp;
+    log_info("packed weights are whole", {{"file", set.cache.name}});
   }
-  if (!done.is_stored) return weights_cache_.fresh.reset();
-  if (Status status = publish_weights_cache(&weights_cache_); !status.ok()) {
+  if (!done.is_stored) return set.cache.fresh.reset();
+  if (Status status = publish_weights_cache(&set.cache); !status.ok()) {
     log_warn("repacked weights are not stored", {{"reason", status.message()}});
     return;
   }
-  whole_stamp_ = weights_cache_.stamp;
-  log_info("repacked weights stored", {{"file", weights_cache_.name}});
+  set.whole_stamp = set.cache.stamp;
+  log_info("repacked weights stored", {{"file", set.cache.name}});
 }
 
 bool WorkerKeeper::is_packing() const {
-  if (!process_ || forced_end_ || weights_cache_.existing.valid() || !weights_cache_.fresh.valid()) return false;
+  if (!process_ || forced_end_ || !(full_.is_being_made() || lean_.is_being_made())) return false;
   return state_ == WorkerState::kLoading ||
          (state_ == WorkerState::kReady && clock_->now_us() - ready_us_ < kMostStoringUs);
 }
@@ -344,11 +370,13 @@ void WorkerKeeper::handle_end(WorkerEnd end) {
   int64_t now = clock_->now_us();
   bool was_ready = state_ == WorkerState::kReady;
   if (was_ready && now - ready_us_ > kIdleLifeUs && !end.is_own_fault) made_progress_ = true;
-  is_cache_suspect_ = state_ == WorkerState::kLoading && end.is_own_fault && weights_cache_.existing.valid();
+  is_cache_suspect_ = state_ == WorkerState::kLoading && end.is_own_fault &&
+                      (full_.cache.existing.valid() || lean_.cache.existing.valid());
   process_.reset();
-  if (state_ == WorkerState::kStopped && !whole_stamp_.empty() && weights_cache_.stamp == whole_stamp_)
-    leave_whole_mark(weights_cache_);
-  weights_cache_ = {};
+  for (StoredSet* set : {&full_, &lean_}) {
+    if (state_ == WorkerState::kStopped && !set->whole_stamp.empty() && set->cache.stamp == set->whole_stamp) leave_whole_mark(set->cache);
+    set->cache = {};
+  }
   counters_.on_worker_end();
   heartbeat_ = {};
   if (state_ == WorkerState::kStopped) return hooks_.on_up_changed();

@@ -81,8 +81,18 @@ class WorkerKeeper : public WorkerLink {
   int lives_without_progress() const { return policy_.lives_without_progress(); }
 
  private:
+  // A set of weights in a file of its own, repacked: that of the model, or of weights.lean.
+  struct StoredSet {
+    WeightsCache cache;       // of process_
+    std::string whole_stamp;  // of the file that was found whole, or the mark of an orderly stop
+    bool is_trusted() const { return cache.existing.valid() && cache.stamp == whole_stamp; }
+    bool is_being_made() const { return !cache.existing.valid() && cache.fresh.valid(); }
+  };
+
   void try_start();
   Status start_process();
+  Result<OpenModel> open_lean();
+  void open_cache(StoredSet* set, const std::string& path, const OpenModel& model, const std::string& beside);
   void read_messages();
   void handle(ipc::FromWorker message);
   void handle_ready(ipc::Ready ready);
@@ -110,10 +120,9 @@ class WorkerKeeper : public WorkerLink {
   DeviceProbe device_probe_;
   WorkerCounters counters_;
   std::unique_ptr<WorkerProcess> process_;
-  WeightsCache weights_cache_;  // of process_
+  StoredSet full_, lean_;
   std::string cache_trouble_;   // as last told
   bool is_cache_suspect_ = false;
-  std::string whole_stamp_;  // of the weights file that was found whole, or the mark of an orderly stop
   WorkerState state_ = WorkerState::kBackoff;  // the first start is due at once
   std::string cause_ = "starting", remedy_, path_, refused_stamp_, last_end_;
   std::optional<ipc::ModelInfo> model_;

@@ -83,8 +83,7 @@ WorkerEnd classify_end(int status) {
 }
 
 Result<std::unique_ptr<WorkerProcess>> WorkerProcess::spawn(const std::string& program,
-                                                            const OpenModel& model,
-                                                            const WeightsCache& cache,
+                                                            const WorkerFiles& files,
                                                             const WorkerSpec& spec) {
   CHECK_ASSIGN(auto pair, ipc::channel_pair());
   SpawnSetup setup;
@@ -93,11 +92,14 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::spawn(const std::string& p
   std::vector<std::pair<std::string, std::vector<int>>> passed = {{"--channel-fd", {pair.second.get()}},
                                                                   {"--model-fds", {}},
                                                                   {"--lent-pool-fds", spec.lent_pool_fds}};
-  for (const UniqueFd& part : model.fds) passed[1].second.push_back(part.get());
-  for (auto [flag, fd] : {std::pair("--cache-fd", cache.existing.get()), std::pair("--new-cache-fd", cache.fresh.get()),
-                          std::pair("--pool-fd", spec.pool_fd)}) {
+  for (const UniqueFd& part : files.model.fds) passed[1].second.push_back(part.get());
+  for (auto [flag, fd] : {std::pair("--cache-fd", files.cache.existing.get()), std::pair("--new-cache-fd", files.cache.fresh.get()),
+                          std::pair("--pool-fd", spec.pool_fd), std::pair("--lean-cache-fd", files.lean_cache.existing.get()),
+                          std::pair("--new-lean-cache-fd", files.lean_cache.fresh.get())}) {
     if (fd >= 0) passed.push_back({flag, {fd}});
   }
+  passed.push_back({"--lean-fds", {}});
+  for (const UniqueFd& part : files.lean.fds) passed.back().second.push_back(part.get());
   int first_free = kFirstFd;
   for (const auto& [flag, fds] : passed) first_free += static_cast<int>(fds.size());
   posix_spawn_file_actions_addopen(&setup.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);

@@ -38,13 +38,20 @@ struct WorkerSpec {
   std::vector<int> lent_pool_fds;  // kDecode: the pools of the prefill workers, by their number
 };
 
+// What it reads, and the files of the same packed.
+struct WorkerFiles {
+  const OpenModel& model;
+  const WeightsCache& cache;
+  const OpenModel& lean;  // of weights.lean, or nothing
+  const WeightsCache& lean_cache;
+};
+
 class WorkerProcess {
  public:
   // Starts the program with the channel as descriptor 3, the model's parts from 4 on, then
-  // what `cache` and `spec` have; nothing else is inherited. Its stdout goes to our stderr.
+  // what `files` and `spec` have; nothing else is inherited. Its stdout goes to our stderr.
   static Result<std::unique_ptr<WorkerProcess>> spawn(const std::string& program,
-                                                      const OpenModel& model,
-                                                      const WeightsCache& cache,
+                                                      const WorkerFiles& files,
                                                       const WorkerSpec& spec);
   ~WorkerProcess();  // SIGKILL if it still runs, then reaps
 

@@ -1,6 +1,6 @@
 // tandem-worker: started by tandemd to serve (`--role both --channel-fd 3 --model-fds 4,5
 // [--cache-fd 6] [--new-cache-fd 7] [--pool-fd 8] [--lent-pool-fds 9,10] [--cpus 0-3]
-// [--device 0]`), to tell whether a device is there (`--probe-device 0`), or by tandem in
+// [--device 0] [--lean-fds 11] [--lean-cache-fd 12] [--new-lean-cache-fd 13]`), to tell whether a device is there (`--probe-device 0`), or by tandem in
 // tool mode (`--tool NAME ...`, see tool.h). Opens no path: its files come as open descriptors.
 #include <sched.h>
 #include <signal.h>
@@ -28,7 +28,7 @@ int usage(const std::string& reason) {
                "tandem-worker: %s\n"
                "usage: tandem-worker --role both|prefill|decode --channel-fd N --model-fds N[,N...]\n"
                "                     [--cache-fd N] [--new-cache-fd N] [--pool-fd N] [--lent-pool-fds N[,N...]] [--cpus LIST]\n"
-               "                     [--device N]\n"
+               "                     [--device N] [--lean-fds N[,N...]] [--lean-cache-fd N] [--new-lean-cache-fd N]\n"
                "       tandem-worker --probe-device N\n"
                "       tandem-worker --tool NAME [arguments]\n"
                "It is started by tandemd and tandem, not by hand.\n",
@@ -102,6 +102,12 @@ int main(int argc, char** argv) {
       options.cache_fd = fds[0];
     } else if (args[i] == "--new-cache-fd" && parse_fds(args[i + 1], &fds) && fds.size() == 1) {
       options.new_cache_fd = fds[0];
+    } else if (args[i] == "--lean-fds" && parse_fds(args[i + 1], &fds)) {
+      options.lean_fds = fds;
+    } else if (args[i] == "--lean-cache-fd" && parse_fds(args[i + 1], &fds) && fds.size() == 1) {
+      options.lean_cache_fd = fds[0];
+    } else if (args[i] == "--new-lean-cache-fd" && parse_fds(args[i + 1], &fds) && fds.size() == 1) {
+      options.new_lean_cache_fd = fds[0];
     } else if (args[i] == "--pool-fd" && parse_fds(args[i + 1], &fds) && fds.size() == 1) {
       options.pool_fd = fds[0];
     } else if (args[i] == "--device" && parse_fds(args[i + 1], &fds) && fds.size() == 1) {

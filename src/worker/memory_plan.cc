@@ -70,12 +70,12 @@ ipc::MemoryPlan plan_host_memory(const Config& settings, const HostFacts& host, 
 }
 
 int64_t total_bytes(const ipc::MemoryPlan& p) {
-  return p.weights_bytes + p.kv_pool_bytes + p.scratch_bytes + p.process_bytes + p.other_bytes;
+  return p.weights_bytes + p.lean_bytes + p.kv_pool_bytes + p.scratch_bytes + p.process_bytes + p.other_bytes;
 }
 
 std::string describe(const ipc::MemoryPlan& p) {
-  return fmt::format("{} weights + {} KV pool + {} scratch + {} worker + {} rest of the process tree = {}",
-                     mib(p.weights_bytes), mib(p.kv_pool_bytes), mib(p.scratch_bytes), mib(p.process_bytes),
+  return fmt::format("{} weights{} + {} KV pool + {} scratch + {} worker + {} rest of the process tree = {}", mib(p.weights_bytes),
+                     p.lean_bytes > 0 ? " + " + mib(p.lean_bytes) + " lean weights" : "", mib(p.kv_pool_bytes), mib(p.scratch_bytes), mib(p.process_bytes),
                      mib(p.other_bytes), mib(total_bytes(p)));
 }
 
@@ -88,7 +88,7 @@ Status check_memory_plan(const ipc::MemoryPlan& p) {
   return exhausted(fmt::format("memory: {}, more than {} of {} ({} bytes): {} or {}", describe(p), bound,
                                mib(p.budget_bytes), p.budget_bytes,
                                pool > 0 ? fmt::format("set cache.kv_pool_bytes to at most {}", pool)
-                                        : std::string("take a smaller model"),
+                                        : std::string(p.lean_bytes > 0 ? "name a smaller file in weights.lean" : "take a smaller model"),
                                raise));
 }
 

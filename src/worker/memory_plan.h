@@ -34,7 +34,7 @@ Result<KvBudget> plan_pool(const ModelConfig& config, const Config& settings, co
 ipc::MemoryPlan plan_host_memory(const Config& settings, const HostFacts& host, int64_t other_bytes);
 
 int64_t total_bytes(const ipc::MemoryPlan& plan);
-// "105.3 MiB weights + 1536.0 MiB KV pool + … = 1702.4 MiB"
+// "105.3 MiB weights + 1536.0 MiB KV pool + … = 1702.4 MiB"; behind the weights those from the file of weights.lean
 std::string describe(const ipc::MemoryPlan& plan);
 // kExhausted with the arithmetic, and what would fit, when the plan is above its budget.
 Status check_memory_plan(const ipc::MemoryPlan& plan);

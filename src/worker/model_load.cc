@@ -79,7 +79,7 @@ CpuBackendOptions serving_options(const Config& settings, const CpuInfo& cpu, co
   options.float_activations = settings.cpu_activations == "f32";
   options.page_size = static_cast<int>(settings.cache_page_size_tokens);
   options.kv_type = settings.cache_element_type == "q8_0" ? KvType::kQ8_0 : KvType::kF16;
-  options.pack.has_lean_set = settings.weights_lean != "off";
+  options.pack.has_lean_set = settings.weights_lean == "nested";
   if (!settings.cpu_deterministic && !options.float_activations) {
     if (const auto library = DenseLibrary::open(); library.ok()) options.pack.library = *library;
   }
@@ -88,8 +88,44 @@ CpuBackendOptions serving_options(const Config& settings, const CpuInfo& cpu, co
 
 namespace {
 
+// Sizes of all parts together in `bytes`. Another state of a file has another stamp, also where a copy in place keeps size
+// and mtime.
+std::string stamp_of(const std::vector<GgufFile>& files, int64_t* bytes) {
+  std::string stamp;
+  for (const GgufFile& file : files) {
+    struct stat st{};
+    if (fstat(file.fd.get(), &st) == 0) *bytes += st.st_size;
+    stamp += file_stamp(st) + file_change_stamp(st) + ";";
+  }
+  return stamp;
+}
+
+// With the lean set's cache.
+Result<LeanModel> open_lean(LeanSource source, const ModelConfig& config, const Config& settings, const std::string& model_stamp,
+                            LoadedModel* model) {
+  if (source.files.empty()) return not_found(source.trouble.empty() ? "tandemd passed no file" : source.trouble);
+  int64_t bytes = 0;
+  const std::string stamp = stamp_of(source.files, &bytes);
+  if (stamp == model_stamp)
+    return invalid_argument("weights.lean is " + settings.weights_lean + ", the model's own file; name another, or \"nested\"");
+  CHECK_ASSIGN(LeanModel lean, open_lean_model(std::move(source.files), model->file->name(), config, model->tokenizer->vocabulary(),
+                                               static_cast<int>(settings.model_context_tokens)));
+  model->lean_cache = std::make_unique<PackCache>(std::move(source.cache), stamp);
+  return lean;
+}
+
+// Adds it to the plan, or says with the arithmetic why it does not fit.
+Status plan_lean(const ModelWeights& weights, const KernelTable& kernels, const PackOptions& pack, ipc::MemoryPlan* plan) {
+  CHECK_ASSIGN(const int64_t bytes, PackedModel::bytes_needed(weights, kernels, pack));
+  ipc::MemoryPlan both = *plan;
+  both.lean_bytes = bytes;
+  CHECK_OK(check_memory_plan(both));
+  *plan = both;
+  return ok_status();
+}
+
 Status load_backend(const ModelConfig& config, const Config& settings, const HostFacts& host, int64_t other_bytes,
-                    const LoadProgress& progress, LoadedModel* model) {
+                    LeanSource lean_source, const std::string& model_stamp, const LoadProgress& progress, LoadedModel* model) {
   CHECK_ASSIGN(const KernelTable* kernels, select_kernels(host.cpu, settings.cpu_force_isa));
   CHECK_ASSIGN(ModelWeights weights, load_weights(*model->file, config));
   CpuBackendOptions options = serving_options(settings, host.cpu, *kernels);
@@ -99,12 +135,32 @@ Status load_backend(const ModelConfig& config, const Config& settings, const Hos
   options.pack.cache = model->pack_cache.get();
   options.pack.on_progress = [&](float fraction) { progress("repacking weights", fraction); };
   options.pack.on_source_read = [&](const uint8_t* data, size_t size) { model->file->release_pages(data, size); };
+  LeanModel lean;
+  LeanWeights lean_weights;
+  lean_weights.pack.has_lean_set = false;
+  lean_weights.pack.library = options.pack.library;
+  lean_weights.pack.on_progress = [&](float fraction) { progress("repacking lean weights", fraction); };
+  lean_weights.pack.on_source_read = [&](const uint8_t* data, size_t size) { lean.file->release_pages(data, size); };
+  const auto refuse = [&](const Status& status) {  // which file is said
+    model->no_lean_file = status.message(), model->lean_cache.reset(), model->info.memory.lean_bytes = 0;
+  };
+  lean_weights.on_refused = [&](const Status& status) { refuse({status.code(), lean.file->name() + ": " + status.message()}); };
+  if (config_has_lean_file(settings)) {
+    auto opened = open_lean(std::move(lean_source), config, settings, model_stamp, model);
+    if (opened.ok()) lean = std::move(*opened), lean.file->release_pages();
+    else refuse(opened.status());
+  }
   model->file->release_pages();  // read again by the packing, and then gone again
   const MemoryPlanInput plan{config, weights, options, settings, host, model->info.context_tokens, other_bytes};
   CHECK_ASSIGN(model->info.memory, plan_memory(plan));
   CHECK_OK(check_memory_plan(model->info.memory));  // before any of it is taken
+  if (lean.file) {
+    if (Status fits = plan_lean(lean.weights, *kernels, lean_weights.pack, &model->info.memory); !fits.ok())
+      lean_weights.on_refused(fits);
+    else lean_weights.weights = &lean.weights, lean_weights.pack.cache = model->lean_cache.get();
+  }
   const int64_t begin_us = monotonic_us();
-  auto backend = create_cpu_backend(config, weights, options);
+  auto backend = create_cpu_backend(config, weights, options, lean_weights);
   if (!backend.ok()) {  // which tensor is said; which file only this room knows
     return {backend.status().code(), model->file->name() + ": " + backend.status().message()};
   }
@@ -115,6 +171,13 @@ Status load_backend(const ModelConfig& config, const Config& settings, const Hos
     log_info("weights mapped from the cache", {{"ms", ms}, {"huge_pages", model->pack_cache->is_huge()}});
   } else {
     log_info("weights repacked", {{"ms", ms}, {"cache", model->pack_cache->miss_reason()}});
+  }
+  if (model->lean_cache) {
+    model->info.lean_file = lean.file->name();
+    model->engine_options.lean_id = model->lean_cache->file_id()[0];
+    log_info("lean weights loaded", {{"file", lean.file->name()}, {"cache", model->lean_cache->is_hit() ? "mapped" : model->lean_cache->miss_reason()}});
+  } else if (config_has_lean_file(settings)) {
+    log_warn("weights.lean does not serve", {{"reason", model->no_lean_file}});
   }
   model->file->release_pages();
   model->info.device = "cpu";
@@ -166,7 +229,7 @@ Status load_gpu_backend(const ModelConfig& config, const Config& settings, const
   options.max_batch_size = static_cast<int>(settings.batch_max_batch_size);
   options.context_tokens = model->info.context_tokens;
   options.n_threads = settings.cpu_threads > 0 ? static_cast<int>(settings.cpu_threads) : host.cpu.n_usable_cores;
-  options.has_lean_set = settings.weights_lean != "off";
+  options.has_lean_set = settings.weights_lean == "nested";
   options.float_activations = settings.cpu_activations == "f32";
   options.on_progress = [&](float fraction) { progress("uploading weights", fraction); };
   if (Status status = check_card(config_device_workers(settings), settings.gpu_memory_budget_bytes, gpu); !status.ok()) return device_status(status);
@@ -334,19 +397,14 @@ Status check_vocabulary_size(const ModelConfig& config, const Tokenizer& tokeniz
 
 }  // namespace
 
-Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCache::Files cache,
+Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCache::Files cache, LeanSource lean,
                                                 const HostPoolAccess& pool,
                                                 const Config& settings, const HostFacts& host, const GpuFacts* gpu,
                                                 int64_t other_bytes, const LoadProgress& progress) {
   auto model = std::make_unique<LoadedModel>();
   ipc::ModelInfo& info = model->info;
   progress("reading model", 0);
-  std::string stamp;
-  for (const GgufFile& file : files) {
-    struct stat st{};
-    if (fstat(file.fd.get(), &st) == 0) info.file_bytes += st.st_size;
-    stamp += file_stamp(st) + file_change_stamp(st) + ";";  // also where a copy in place keeps size and mtime
-  }
+  const std::string stamp = stamp_of(files, &info.file_bytes);
   model->pack_cache = std::make_unique<PackCache>(std::move(cache), stamp);
   CHECK_ASSIGN(model->file, GgufModel::open(std::move(files)));
   CHECK_ASSIGN(ModelConfig config, read_model_config(*model->file, static_cast<int>(settings.model_context_tokens)));
@@ -364,7 +422,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, Pac
   if (gpu != nullptr) {
     CHECK_OK(load_gpu_backend(config, settings, host, *gpu, other_bytes, progress, model.get()));
   } else {
-    CHECK_OK(load_backend(config, settings, host, other_bytes, progress, model.get()));
+    CHECK_OK(load_backend(config, settings, host, other_bytes, std::move(lean), stamp, progress, model.get()));
   }
   progress("warming up", 0);
   CHECK_OK(reserve_pool(config, settings, host, stamp, pool, progress, model.get()));

@@ -20,6 +20,7 @@
 #include "tokenizer/tokenizer.h"
 #include "worker/host_facts.h"
 #include "worker/host_pool.h"
+#include "worker/lean_model.h"
 #include "worker/lent_pools.h"
 #include "worker/prepare.h"
 #include "worker/startup_text.h"
@@ -30,7 +31,9 @@ struct LoadedModel {
   std::unique_ptr<GgufModel> file;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // null: see info.chat_template_error
-  std::unique_ptr<PackCache> pack_cache;        // may have something to store, from the backend's memory
+  // These may have something to store, from the backend's memory. lean_cache: of the file that the lean set is from, or null.
+  std::unique_ptr<PackCache> pack_cache, lean_cache;
+  std::string no_lean_file;                     // why the file of weights.lean does not serve; or empty
   std::unique_ptr<HostPool> host_pool;          // where the backend's pages are, or null; outlives both below
   std::unique_ptr<LentPools> lent_pools;        // of a decode worker, else null
   std::unique_ptr<Backend> backend;             // its pages are reserved, not touched
@@ -52,9 +55,10 @@ struct HostPoolAccess {
 using LoadProgress = std::function<void(const std::string& phase, float fraction)>;
 
 // gpu: where the model runs, as open_gpu() found it; null: on the processor.
-// other_bytes: PSS of the rest of the process tree. Everything wrong with the files or with the configuration is an
-// error with a message for the operator; a model without a usable chat template loads all the same.
-Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCache::Files cache,
+// other_bytes: PSS of the rest of the process tree. Everything wrong with the model's files or with the configuration is
+// an error with a message for the operator; a model without a usable chat template, or with a file for its lean set that
+// cannot serve, loads all the same.
+Result<std::unique_ptr<LoadedModel>> load_model(std::vector<GgufFile> files, PackCache::Files cache, LeanSource lean,
                                                 const HostPoolAccess& pool,
                                                 const Config& config, const HostFacts& host, const GpuFacts* gpu,
                                                 int64_t other_bytes, const LoadProgress& progress);

@@ -200,7 +200,8 @@ Status check_memory(const ToolContext& context, const GgufModel& file, const Mod
   CHECK_ASSIGN(const ipc::MemoryPlan plan,
                plan_memory({config, weights, backend, settings, host, context_tokens, kSupervisorBytes}));
   const Status fits = check_memory_plan(plan);
-  if (fits.ok()) report->line("pass", "memory", describe(plan));
+  const char* more = config_has_lean_file(settings) ? "; the file of weights.lean comes on top, or is left out where it does not fit" : "";
+  if (fits.ok()) report->line("pass", "memory", describe(plan) + more);
   else report->line("fail", "memory", fits.message(), "serving would be refused with exit code 78");
   check_dense(weights, *kernels, backend.n_threads, report);
   return ok_status();

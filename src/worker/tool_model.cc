@@ -91,7 +91,8 @@ Status load_tool_backend(const ToolContext& context, const GgufModel& file, Inpu
   CHECK_ASSIGN(model.backend, create_cpu_backend(config, weights, options));
   const WeightBytes bytes = model.backend->weight_bytes();
   if (set == "lean") {
-    if (bytes.lean == 0) return invalid_argument("--weights lean: there is no lean weight set, only Q8_0 weights have one");
+    if (bytes.lean == 0) return invalid_argument("--weights lean: there is no lean weight set, only Q8_0 weights have one; of a file that weights.lean "
+                                                    "names, its own figures are those: tandem eval or bench --model THAT_FILE");
     model.set = WeightSet::kLean;
     const double share = static_cast<double>(bytes.lean) / static_cast<double>(bytes.full);  // of what a step reads
     model.weights.layer_bytes = std::llround(share * static_cast<double>(model.weights.layer_bytes));

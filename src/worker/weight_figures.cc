@@ -48,7 +48,7 @@ Result<double> perplexity_of(Engine* engine, const std::vector<int32_t>& ids, We
 Result<SetFigures> measure_sets(Engine* engine, const LoadedModel& model, const SetFigures& known, const TakeEvents& take_events) {
   EngineRequest request = startup_request(startup_prompt(kPrompt, 3, model.info.vocab_size), 2 * kRounds * kStepsOfRound + 2);
   SetFigures figures;
-  figures.n_threads = static_cast<uint32_t>(model.n_threads);
+  figures.n_threads = static_cast<uint32_t>(model.n_threads), figures.lean_file = known.lean_file;
   if (kPrompt + static_cast<int>(request.max_tokens) + 1 > engine->max_tokens_per_sequence()) return figures;
   CHECK_OK(engine->submit(std::move(request)));
   bool has_begun = false;
@@ -76,7 +76,9 @@ Result<SetFigures> measure_sets(Engine* engine, const LoadedModel& model, const 
   }
   engine->cancel(kStartupId, -1, true, SequenceEnd::kNone);
   engine->turn();
-  (void)take_events();
+  for (const EngineToken& token : take_events().tokens) {
+    if (token.end == SequenceEnd::kFailed) return data_loss("the text to measure the weight sets with failed: " + token.error);
+  }
   if (!has_begun) return internal_error("the text to measure the weight sets with did not begin");
   figures.full_ms = static_cast<double>(best_us[0]) / 1000, figures.lean_ms = static_cast<double>(best_us[1]) / 1000;
   figures.full_perplexity = known.full_perplexity, figures.lean_perplexity = known.lean_perplexity;
@@ -92,6 +94,9 @@ Result<SetFigures> measure_sets(Engine* engine, const LoadedModel& model, const 
 
 std::string no_lean_reason(const Config& settings, const LoadedModel& model, const SetFigures& figures) {
   if (settings.weights_lean == "off") return "there is no lean weight set: weights.lean is off";
+  const bool has_lean_file = config_has_lean_file(settings);
+  if (has_lean_file && model.info.device == "gpu") return "there is no lean weight set: the file of weights.lean serves on the processor only";
+  if (has_lean_file && !model.no_lean_file.empty()) return "there is no lean weight set: " + model.no_lean_file;
   if (model.backend->weight_bytes().lean == 0)
     return "there is no lean weight set: only a model that is mostly Q8_0 has one (tandem quantize --to q8_0)";
   if (figures.full_ms > 0 && figures.lean_ms * kMargin > figures.full_ms)

@@ -41,6 +41,13 @@ int exit_code_of(const Status& status) {
   return status.code() == StatusCode::kUnavailable ? kExitDevice : kExitConfig;
 }
 
+std::vector<GgufFile> named_files(const std::vector<int>& fds, const std::vector<std::string>& names, const std::string& kind) {
+  std::vector<GgufFile> files;
+  for (size_t i = 0; i < fds.size(); ++i)
+    files.push_back({UniqueFd(fds[i]), i < names.size() ? names[i] : kind + " part " + std::to_string(i + 1)});
+  return files;
+}
+
 class Worker {
  public:
   explicit Worker(const WorkerOptions& options)
@@ -56,8 +63,8 @@ class Worker {
   int fail(int exit_code, const std::string& message);
 
   // Engine thread.
-  void engine_main(std::vector<GgufFile> files);
-  Result<std::unique_ptr<LoadedModel>> load(std::vector<GgufFile> files);
+  void engine_main(std::vector<GgufFile> files, std::vector<GgufFile> lean_files);
+  Result<std::unique_ptr<LoadedModel>> load(std::vector<GgufFile> files, std::vector<GgufFile> lean_files);
   Status grow_pool(int64_t bytes);
   Status start_engine();
   Status warm_prompts(const TakeEvents& take_events);
@@ -75,6 +82,7 @@ class Worker {
   void handle_loaded();
   void touch_pool();
   void store_weights();
+  void store(PackCache* cache, ipc::WeightsCacheDone done);
   void emit(RequestStreams::Output output);
   void heartbeat();
   bool send(const ipc::FromWorker& message);
@@ -121,13 +129,11 @@ int Worker::run() {
   log_init("worker", LogLevel::kInfo);  // starts a thread, so after the sandbox
   LogLevel level = LogLevel::kInfo;
   if (log_parse_level(config_.log_level, &level)) log_set_level(level);
-  std::vector<GgufFile> files;
-  for (size_t i = 0; i < options_.model_fds.size(); ++i) {
-    std::string name = i < configuration_->model_names.size() ? configuration_->model_names[i]
-                                                              : "model part " + std::to_string(i + 1);
-    files.push_back({UniqueFd(options_.model_fds[i]), std::move(name)});
-  }
-  engine_thread_ = std::thread([this, files = std::move(files)]() mutable { engine_main(std::move(files)); });
+  std::vector<GgufFile> files = named_files(options_.model_fds, configuration_->model_names, "model");
+  std::vector<GgufFile> lean_files = named_files(options_.lean_fds, configuration_->lean_names, "lean");
+  engine_thread_ = std::thread([this, files = std::move(files), lean_files = std::move(lean_files)]() mutable {
+    engine_main(std::move(files), std::move(lean_files));
+  });
   return stop(serve());
 }
 
@@ -203,8 +209,8 @@ int Worker::fail(int exit_code, const std::string& message) {
 
 // --- engine thread ----------------------------------------------------------------------------------
 
-void Worker::engine_main(std::vector<GgufFile> files) {
-  auto loaded = load(std::move(files));
+void Worker::engine_main(std::vector<GgufFile> files, std::vector<GgufFile> lean_files) {
+  auto loaded = load(std::move(files), std::move(lean_files));
   Status status = loaded.ok() ? ok_status() : loaded.status();
   if (loaded.ok()) {
     model_ = std::move(*loaded);
@@ -218,14 +224,18 @@ void Worker::engine_main(std::vector<GgufFile> files) {
   engine_->run(stop_);
 }
 
-Result<std::unique_ptr<LoadedModel>> Worker::load(std::vector<GgufFile> files) {
+Result<std::unique_ptr<LoadedModel>> Worker::load(std::vector<GgufFile> files, std::vector<GgufFile> lean_files) {
   std::string last_phase;
   int64_t last_us = 0;
   PackCache::Files cache{UniqueFd(options_.cache_fd), UniqueFd(options_.new_cache_fd),
                          configuration_->is_cache_trusted, configuration_->is_cache_shared};
+  LeanSource lean{std::move(lean_files),
+                  {UniqueFd(options_.lean_cache_fd), UniqueFd(options_.new_lean_cache_fd), configuration_->is_lean_cache_trusted,
+                   configuration_->is_cache_shared},
+                  configuration_->lean_trouble};
   HostPoolAccess pool{options_.pool_fd, configuration_->generation, options_.lent_pool_fds,
                       [this](int64_t bytes) { return grow_pool(bytes); }};
-  return load_model(std::move(files), std::move(cache), pool, config_, host_, gpu_ ? &*gpu_ : nullptr, configuration_->other_bytes,
+  return load_model(std::move(files), std::move(cache), std::move(lean), pool, config_, host_, gpu_ ? &*gpu_ : nullptr, configuration_->other_bytes,
                     [&](const std::string& phase, float fraction) {
     int64_t now = monotonic_us();
     if (phase == last_phase && now - last_us < kProgressUs) return;
@@ -284,19 +294,29 @@ Status Worker::warm_prompts(const TakeEvents& take_events) {
   return ok_status();
 }
 
-// Measured once a model and machine: it is stored with the packed weights. A worker of another number of threads measures
-// for itself, as two that store in turn would write the file at every start. So does one on a device, whose weights no file
-// keeps.
+// Measured once a model, machine and file of the lean set: it is stored with the packed weights. A worker of another number
+// of threads measures for itself, as two that store in turn would write the file at every start. So does one on a device,
+// whose weights no file keeps.
 Status Worker::look_at_sets(const TakeEvents& take_events) {
   ipc::ModelInfo& info = model_->info;
   const WeightBytes bytes = model_->backend->weight_bytes();
   info.full_set_bytes = bytes.full, info.lean_set_bytes = bytes.lean;
   const bool is_on_device = info.device == "gpu";
   SetFigures figures = is_on_device ? SetFigures{} : model_->pack_cache->figures();
+  if (const auto lean_file = model_->lean_cache ? model_->lean_cache->file_id() : PackCache::Hash{}; figures.lean_file != lean_file)
+    figures = {}, figures.lean_file = lean_file;
   if (bytes.lean > 0 && (figures.full_ms <= 0 || figures.n_threads != static_cast<uint32_t>(model_->n_threads))) {
     mailbox_.post_message(ipc::Progress{"measuring weight sets", 0});
     const bool is_first = figures.full_ms <= 0;
-    CHECK_ASSIGN(figures, measure_sets(engine_.get(), *model_, figures, take_events));
+    auto measured = measure_sets(engine_.get(), *model_, figures, take_events);
+    if (!measured.ok() && model_->lean_cache) {  // the canary was computed: it is that file's weights
+      model_->no_lean_file = info.lean_file + ": " + measured.status().message();
+      info.no_lean_reason = no_lean_reason(config_, *model_, figures);
+      log_warn("weights.lean does not serve", {{"reason", model_->no_lean_file}});
+      return engine_->set_weights(WeightSet::kFull);
+    }
+    CHECK_OK(measured.status());
+    figures = *measured;
     if (is_first && !is_on_device) model_->pack_cache->set_figures(info.isa, figures);
     log_info("weight sets measured", {{"full_ms", figures.full_ms}, {"lean_ms", figures.lean_ms},
                                       {"full_perplexity", figures.full_perplexity}, {"lean_perplexity", figures.lean_perplexity},
@@ -461,11 +481,18 @@ void Worker::touch_pool() {
   if (!status.ok()) mailbox_.post_fatal({exit_code_of(status), status.message()});
 }
 
-// The file has no name yet: a death in the middle leaves nothing behind.
 void Worker::store_weights() {
-  if (options_.cache_fd < 0 && options_.new_cache_fd < 0) return;
-  PackCache& cache = *model_->pack_cache;
-  ipc::WeightsCacheDone done;
+  ipc::WeightsCacheDone full, lean;
+  lean.is_lean = true;
+  if (options_.cache_fd >= 0 || options_.new_cache_fd >= 0) store(model_->pack_cache.get(), full);
+  if (options_.lean_cache_fd < 0 && options_.new_lean_cache_fd < 0) return;
+  if (model_->lean_cache) store(model_->lean_cache.get(), lean);
+  else mailbox_.post_message(lean);  // of a file that does not serve: nobody need wait for it
+}
+
+// The file has no name yet: a death in the middle leaves nothing behind.
+void Worker::store(PackCache* packed, ipc::WeightsCacheDone done) {
+  PackCache& cache = *packed;
   if (cache.is_hit() && !cache.is_verified()) {
     Status status = cache.verify(stop_);
     if (status.code() == StatusCode::kDataLoss) done.damage = status.message();

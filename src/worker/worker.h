@@ -20,6 +20,9 @@ struct WorkerOptions {
   std::vector<int> lent_pool_fds;  // of a decode worker: the pools of the prefill workers, by their number
   // Packed weights (cpu/pack_cache.h), -1: none: those of an earlier start, and an empty file to store them in.
   int cache_fd = -1, new_cache_fd = -1;
+  // The same three of weights.lean, where that is a file.
+  std::vector<int> lean_fds;
+  int lean_cache_fd = -1, new_lean_cache_fd = -1;
 };
 
 // Returns the exit code: 0 told to stop or the supervisor is gone, 70 our bug, 75 device lost, 78 configuration

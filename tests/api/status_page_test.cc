@@ -65,6 +65,11 @@ TEST_CASE("status page: each section says what the status says, escaped") {
   CHECK(has(section(s, "workers"), "<td>gpu sm_89 avx2, 20 of 32 layers on the device</td>"));
   CHECK(has(section(s, "about"), "<dt>8-bit set</dt><dd>98.0 MB, 50.0 tokens/s alone, perplexity 14.2 on a built-in text"));
   CHECK(has(section(s, "about"), "<dt>4-bit set</dt><dd>52.0 MB, 80.0 tokens/s alone, perplexity 15.5 on a built-in text"));
+  std::string with_file = kStatus;
+  with_file.insert(with_file.find(R"("no_lean_reason")"), R"("lean_file":"/m/<q4>.gguf",)");
+  const std::string about = section(render_sections(json(with_file)), "about");
+  CHECK(has(about, "<dt>Full set</dt><dd>98.0 MB, 50.0 tokens/s alone, perplexity 14.2"));
+  CHECK(has(about, "<dt>Lean set</dt><dd>52.0 MB, 80.0 tokens/s alone, perplexity 15.5 on a built-in text (/m/&lt;q4&gt;.gguf)"));
   CHECK(has(section(s, "machine"), "class=\"warn\">78 °C</span>, throttles at 85 °C"));
   CHECK(has(section(s, "machine"), "<dt>Clock</dt><dd>no sensor</dd>"));
   CHECK(has(section(s, "machine"), "broken sensor</span>: PSI reads x"));

@@ -28,6 +28,20 @@ TEST_CASE("configuration errors name file, line, key, value and range") {
   REQUIRE(config_to_toml(d) == config_to_toml(c));
 }
 
+TEST_CASE("weights.lean is a word or an absolute path") {
+  Config c;
+  for (const char* value : {"nested", "off", "/models/a b.gguf"}) {
+    c.weights_lean = value;
+    CHECK(config_validate(c).ok());
+    CHECK(config_has_lean_file(c) == (value[0] == '/'));
+  }
+  for (const std::string value : {"", "lean.gguf", "./lean.gguf", "Nested"}) {
+    c.weights_lean = value;
+    CHECK(config_validate(c).message() ==
+          "weights.lean must be \"nested\", \"off\" or the absolute path of a GGUF file, got \"" + value + "\"");
+  }
+}
+
 TEST_CASE("log_flush returns once the lines are written, from several threads at once") {
   // A pipe in place of stderr: what was logged before log_flush is there after it.
   int ends[2];

@@ -135,7 +135,7 @@ TEST_CASE("every flipped bit and every cut of the file is found, and the model i
   const Start first = start(model, ref, "stamp", nullptr, &file);
   const size_t size = file.size();
   constexpr size_t kData = 2u << 20;
-  constexpr size_t kHeaderAndTable = 136 + 15 * 88;  // 2 layers x 7, and the embedding
+  constexpr size_t kHeaderAndTable = 168 + 15 * 88;  // 2 layers x 7, and the embedding
   for (size_t at = 0; at < kHeaderAndTable; at += 5) {
     INFO(at);
     file.flip(at);
@@ -302,6 +302,11 @@ TEST_CASE("the measured speed of both weight sets is stored with the weights, an
   load(&first, nullptr, slow, nullptr);
   load(&first, &second, slow, &fast);
   load(&second, nullptr, fast, nullptr);
+  SetFigures of_a_file = fast;  // also where another file's lean set happens to be as fast
+  of_a_file.lean_file = PackCache({}, "lean").file_id();
+  CHECK((of_a_file != fast && of_a_file.lean_file != PackCache({}, "lean, changed").file_id()));
+  load(&second, &first, fast, &of_a_file);
+  load(&first, nullptr, of_a_file, nullptr);
 }
 
 TEST_CASE("nested and plain packed weights do not take each other's files") {

@@ -124,8 +124,10 @@ TinyModel make_tiny_model(TinyKind kind, GgmlType type, uint32_t seed) {
   return model;
 }
 
-std::unique_ptr<Backend> make_backend(const TinyModel& model, CpuBackendOptions options, int n_pages) {
-  auto backend = create_cpu_backend(model.config, model.weights, options);
+namespace {
+
+std::unique_ptr<Backend> make(const TinyModel& model, const LeanWeights& lean, CpuBackendOptions options, int n_pages) {
+  auto backend = create_cpu_backend(model.config, model.weights, options, lean);
   INFO(backend.status().message());
   REQUIRE(backend.ok());
   const Status status =
@@ -133,6 +135,19 @@ std::unique_ptr<Backend> make_backend(const TinyModel& model, CpuBackendOptions 
   INFO(status.message());
   REQUIRE(status.ok());
   return std::move(backend).value();
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(const TinyModel& model, CpuBackendOptions options, int n_pages) {
+  return make(model, {}, std::move(options), n_pages);
+}
+
+std::unique_ptr<Backend> make_backend_with_lean(const TinyModel& model, const TinyModel& lean, CpuBackendOptions options, int n_pages) {
+  LeanWeights weights;
+  weights.weights = &lean.weights;
+  weights.on_refused = [](const Status& status) { FAIL(status.message()); };
+  return make(model, weights, std::move(options), n_pages);
 }
 
 std::vector<const KernelTable*> runnable_columns() {

@@ -24,6 +24,9 @@ TinyModel make_tiny_model(TinyKind kind, GgmlType type, uint32_t seed);
 // A backend with a pool of `n_pages` pages per group. Fails the test on an error.
 std::unique_ptr<Backend> make_backend(const TinyModel& model, CpuBackendOptions options, int n_pages);
 
+// The same, `lean`'s weights being its lean set.
+std::unique_ptr<Backend> make_backend_with_lean(const TinyModel& model, const TinyModel& lean, CpuBackendOptions options, int n_pages);
+
 // All columns that this machine runs.
 std::vector<const KernelTable*> runnable_columns();
 

@@ -1,5 +1,5 @@
-// Two sets of weights in one: the full set has the bits of plain packing, the lean one keeps the invariance rule, and
-// a sequence may change from one to the other at any position with its K/V kept.
+// Two sets of weights, in one file or in two: each has the bits that it has alone, the invariance rule holds, and a sequence
+// may change from one to the other at any position with its K/V kept.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -81,6 +81,52 @@ TEST_CASE("with either set, and from one to the other, bits depend on neither ch
       CHECK(same_bits(whole, run_chunked(team.get(), sequence, 7, n_full)));
     }
   }
+}
+
+TEST_CASE("weights of another file as the lean set: each set has the bits that it has alone, on one set of pages") {
+  for (const TinyKind kind : {TinyKind::kPlain, TinyKind::kVaried}) {
+    const TinyModel model = make_tiny_model(kind, GgmlType::kQ8_0, 30);
+    const auto tokens = random_tokens(kLength, model.config.vocab_size, 31);
+    for (const GgmlType type : {GgmlType::kQ4_0, GgmlType::kF16, GgmlType::kQ8_0}) {
+      const TinyModel other = make_tiny_model(kind, type, 32);
+      for (const KernelTable* kernels : runnable_columns()) {
+        CAPTURE(kernels->isa, static_cast<int>(kind), static_cast<int>(type));
+        auto full = make_backend(model, options_of(kernels, false, 2), kPages);
+        auto alone = make_backend(other, options_of(kernels, false, 2), kPages);
+        auto both = make_backend_with_lean(model, other, options_of(kernels, true, 2), kPages);
+        CHECK(both->weight_bytes().full == full->weight_bytes().full);  // plain: its halves would serve nobody
+        CHECK(both->weight_bytes().lean == alone->weight_bytes().full);
+        PageDealer dealer(model.config, kPages, 33);
+        const TestSequence sequence = dealer.deal(tokens, 16);
+        const auto wanted = run_chunked(full.get(), sequence, kLength);
+        CHECK(same_bits(run_chunked(both.get(), sequence, kLength), wanted));
+        CHECK(same_bits(run_chunked(both.get(), sequence, 7, 0), run_chunked(alone.get(), sequence, kLength)));
+        // From one to the other: the second reads the K/V of the first.
+        const auto whole = run_chunked(both.get(), sequence, kLength, 33);
+        const size_t n = 33 * static_cast<size_t>(model.config.vocab_size);
+        CHECK(std::memcmp(whole.data(), wanted.data(), n * sizeof(float)) == 0);
+        CHECK_FALSE(same_bits(whole, wanted));
+        CHECK(same_bits(whole, run_chunked(both.get(), sequence, 5, 33)));
+      }
+    }
+  }
+}
+
+TEST_CASE("weights of another file that cannot be packed are told of, and there is no lean set") {
+  const TinyModel model = make_tiny_model(TinyKind::kPlain, GgmlType::kQ4_0, 34);
+  TinyModel broken = make_tiny_model(TinyKind::kPlain, GgmlType::kF32, 35);
+  auto* value = const_cast<uint8_t*>(broken.weights.layers[1].w_up.data);
+  const float nan = std::nanf("");
+  std::memcpy(value, &nan, sizeof nan);
+  Status refused;
+  LeanWeights lean;
+  lean.weights = &broken.weights;
+  lean.on_refused = [&](const Status& status) { refused = status; };
+  auto backend = create_cpu_backend(model.config, model.weights, options_of(runnable_columns().back(), true, 1), lean);
+  REQUIRE(backend.ok());
+  CHECK(refused.code() == StatusCode::kDataLoss);
+  CHECK(refused.message().find("layer 1 w_up") != std::string::npos);
+  CHECK((*backend)->weight_bytes().lean == 0);
 }
 
 TEST_CASE("a step of a lean set that is not there is refused") {

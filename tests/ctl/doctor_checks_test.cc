@@ -148,6 +148,16 @@ TEST_CASE("doctor: the model's hash, and the one beside it") {
   CHECK(verdict(check_model_hash(folder.path + "/none", memory)) == "fail");
 }
 
+TEST_CASE("doctor: the file that weights.lean names") {
+  Folder folder;
+  folder.put("lean.gguf", "weights");
+  CHECK(verdict(check_lean_file(folder.path + "/lean.gguf")) == "pass");
+  CHECK(has(check_lean_file(folder.path + "/lean.gguf").found, "7 bytes"));
+  CHECK(verdict(check_lean_file(folder.path + "/none.gguf")) == "warn");
+  CHECK(has(check_lean_file(folder.path + "/none.gguf").found, "/none.gguf: No such file"));
+  CHECK(has(check_lean_file(folder.path).found, "Is a directory"));
+}
+
 TEST_CASE("status text: what is there is shown, the rest is a dash, foreign bytes reach no terminal") {
   auto text = status_text(R"({"readiness":{"state":"dead","cause":"x\u001b[31m y","remedy":"wait"},
     "queue":{"running":2,"waiting":{"high":0,"normal":1,"low":5}},"kv":{"pages_used":1,"pages_free":3},

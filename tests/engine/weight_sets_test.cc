@@ -2,6 +2,7 @@
 // them apart. (The property test switches at random.)
 #include <catch2/catch.hpp>
 
+#include "engine/prefix_cache.h"
 #include "engine_harness.h"
 
 namespace tandem {
@@ -44,6 +45,41 @@ TEST_CASE("spans say which set computed a position, and what the next one takes"
   u.record(3, lean);
   CHECK(u.borders() == std::vector<uint32_t>{0});
   CHECK(WeightSpans({0, 4, 9}, 4).borders() == std::vector<uint32_t>{0});
+}
+
+TEST_CASE("of an earlier life only what the same lean set computed is found again; the full set's always") {
+  struct Notes : PageLedger {
+    std::vector<SealedPage> sealed;
+    void on_taken(int, PageId) override {}
+    void on_freed(int, PageId) override {}
+    void on_sealed(int group, PageId page, const SealedBlock& b) override {
+      sealed.push_back({group, page, b.key, b.serial, b.parent, b.index, {b.tokens.begin(), b.tokens.end()}});
+    }
+    void on_unsealed(int, PageId) override {}
+    uint32_t serial(int, PageId) const override { return 0; }
+    std::vector<SealedPage> sealed_pages() override { return sealed; }
+    bool verify(int, PageId) override { return true; }
+  } notes;
+  const std::vector<int> windows = {0};
+  const std::vector<int32_t> a = {1, 2, 3, 4}, b = {5, 6, 7, 8};
+  {
+    PagePool pool({8});
+    PrefixCache cache(&pool, &windows, 4, 64, &notes, 11);
+    auto full = PrefixCache::Chain::start(0), lean = full;
+    REQUIRE(cache.add_block(&full, a, {pool.allocate(0)}, WeightSet::kFull));
+    REQUIRE(cache.add_block(&lean, a, {pool.allocate(0)}, WeightSet::kLean));
+    REQUIRE(cache.add_block(&lean, b, {pool.allocate(0)}, WeightSet::kLean));
+  }
+  REQUIRE(notes.sealed.size() == 3);
+  for (const auto& [lean_id, n_found] : {std::pair{uint64_t{11}, 3}, {uint64_t{12}, 1}, {uint64_t{0}, 1}}) {
+    CAPTURE(lean_id);
+    PagePool pool({8});
+    PrefixCache cache(&pool, &windows, 4, 64, &notes, lean_id);
+    CHECK(cache.restore() == n_found);
+    auto full = PrefixCache::Chain::start(0), lean = full;
+    CHECK(cache.follow(&full, a, WeightSet::kFull));
+    CHECK(cache.follow(&lean, a, WeightSet::kLean) == (n_found == 3));
+  }
 }
 
 TEST_CASE("a switch keeps the K/V, goes on with the next step and is told token by token") {

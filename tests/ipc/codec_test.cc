@@ -69,10 +69,11 @@ TokenEvents full_events() {
 
 TEST_CASE("messages to the worker keep every field") {
   Configure c = round_trip(
-      Configure{3, "[a]\nb = 1\n", {"m1", "m2"}, 9, Role::kDecode, true, true, true, int64_t{1} << 40});
+      Configure{3, "[a]\nb = 1\n", {"m1", "m2"}, 9, Role::kDecode, true, true, true, int64_t{1} << 40, {"l1", "l2"}, "gone", true});
   CHECK((c.is_cache_trusted && c.is_cache_shared && c.measures_prompts && c.other_bytes == int64_t{1} << 40));
   CHECK((c.protocol == 3 && c.config_toml == "[a]\nb = 1\n" && c.generation == 9 && c.role == Role::kDecode));
   CHECK(c.model_names == std::vector<std::string>{"m1", "m2"});
+  CHECK((c.lean_names == std::vector<std::string>{"l1", "l2"} && c.lean_trouble == "gone" && c.is_lean_cache_trusted));
 
   Prepare p;
   p.id = 4, p.kind = Prepare::Kind::kChat, p.text = kBytes, p.messages = {{"user", kBytes, "bob"}, {"a", "", ""}};
@@ -125,11 +126,11 @@ TEST_CASE("messages from the worker keep every field") {
   Fatal f = round_trip(Fatal{78, "why"});
   CHECK((f.exit_code == 78 && f.message == "why"));
 
-  WeightsCacheDone done = round_trip(WeightsCacheDone{true, true, "torn"});
-  CHECK((done.is_stored && done.is_whole && done.damage == "torn"));
+  WeightsCacheDone done = round_trip(WeightsCacheDone{true, true, "torn", true});
+  CHECK((done.is_stored && done.is_whole && done.damage == "torn" && done.is_lean));
 
   ModelInfo m{"n", "llama", "Q4_1", "cpu", "avx2", 1, 2, 3, 4, 5, 3, "card", 17, 18, true, "bad", 6, 7, 8, 80, 9, 10,
-              {11, 12, 13, 14, 15, 16, true}, 19, 20, 1.5, 0.5, 2.5, 3.5, "no lean"};
+              {11, 12, 13, 14, 15, 16, true, 21}, 19, 20, 1.5, 0.5, 2.5, 3.5, "no lean", "lean file"};
   m = round_trip(Ready{m}).model;
   CHECK((m.name == "n" && m.architecture == "llama" && m.quantization == "Q4_1" && m.device == "cpu"));
   CHECK((m.isa == "avx2" && m.n_parameters == 1 && m.file_bytes == 2 && m.context_tokens == 3));
@@ -138,10 +139,10 @@ TEST_CASE("messages from the worker keep every field") {
   CHECK(m.max_batch_size == 10);
   CHECK((m.memory.weights_bytes == 11 && m.memory.kv_pool_bytes == 12 && m.memory.scratch_bytes == 13));
   CHECK((m.memory.process_bytes == 14 && m.memory.other_bytes == 15 && m.memory.budget_bytes == 16));
-  CHECK(m.memory.is_configured);
+  CHECK((m.memory.is_configured && m.memory.lean_bytes == 21));
   CHECK((m.full_set_bytes == 19 && m.lean_set_bytes == 20 && m.full_step_ms == 1.5 && m.lean_step_ms == 0.5));
   CHECK((m.full_perplexity == 2.5 && m.lean_perplexity == 3.5));
-  CHECK(m.no_lean_reason == "no lean");
+  CHECK((m.no_lean_reason == "no lean" && m.lean_file == "lean file"));
 
   PrepareReply p = round_trip(PrepareReply{1, true, "e", "c", {4, 5}, kBytes});
   CHECK((p.id == 1 && p.ok && p.error == "e" && p.error_code == "c" && p.prompt_text == kBytes));

@@ -58,7 +58,7 @@ def test_the_predicted_peak_is_the_measured_one(tmp_path_factory, element, pool_
         predicted = memory["predicted_bytes"]
         print(f"pool {pool_mib} MiB, {start} start: predicted {predicted / MIB:.1f} MiB, "
               f"measured {peak.bytes / MIB:.1f} MiB, {memory}")
-        parts = ("weights_bytes", "kv_pool_bytes", "scratch_bytes", "worker_bytes", "other_bytes")
+        parts = ("weights_bytes", "lean_weights_bytes", "kv_pool_bytes", "scratch_bytes", "worker_bytes", "other_bytes")
         assert predicted == sum(memory[k] for k in parts)
         assert abs(peak.bytes - predicted) <= 0.1 * predicted
         # Issue 4's bound: weights in use + KV pool + 15 % + 96 MB, after warm-up.

@@ -2,6 +2,7 @@
 #include "supervisor/weights_cache.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -110,4 +111,32 @@ TEST_CASE("packed weights with which a worker dies while it loads are not given 
     f.store(config->model_path, "deadly");
   });  // ready, else it fails
   CHECK(box.supervisor->status_json().find("crash") != std::string::npos);
+}
+
+TEST_CASE("packed weights: where room is short files of others go, but not that of the other set in use") {
+  CacheFolder f;
+  f.store("/a/m.gguf", "one");
+  f.store("/b/lean.gguf", "two");
+  f.store("/c/other.gguf", "three");
+  OpenModel huge;
+  huge.fds.emplace_back(memfd_create("huge", MFD_CLOEXEC));
+  REQUIRE(ftruncate(huge.fds[0].get(), off_t{1} << 50) == 0);
+  CHECK_FALSE(open_weights_cache(f.path, "/a/m.gguf", huge, "/b/lean.gguf").trouble.empty());
+  CHECK(f.stored("/a/m.gguf") == "one");
+  CHECK(f.stored("/b/lean.gguf") == "two");
+  CHECK(f.stored("/c/other.gguf").empty());
+}
+
+TEST_CASE("a file of weights.lean that is not there is told to the worker, which serves") {
+  Box box("", [](Config* config) { config->weights_lean = config->model_path + ".none"; });
+  const std::string status = box.supervisor->status_json();
+  INFO(status);
+  CHECK(status.find("weights.lean: cannot open model " + box.model + ".none: No such file") != std::string::npos);
+}
+
+TEST_CASE("a file of weights.lean with which workers die is left out") {
+  Box box("abort_with_lean=1", [](Config* config) { config->weights_lean = config->model_path; });  // ready, else it fails
+  const std::string status = box.supervisor->status_json();
+  INFO(status);
+  CHECK(status.find("is left out, as 3 workers ended before they had computed anything, the last by crash") != std::string::npos);
 }

@@ -38,6 +38,19 @@ TEST_CASE("memory plan: advice where the pool cannot help, and where the machine
   CHECK(machine.message().find("memory_budget_bytes") == std::string::npos);
 }
 
+TEST_CASE("memory plan: weights from a file of weights.lean count, and are named") {
+  ipc::MemoryPlan plan = plan_of(700 * kMiB, true);
+  plan.lean_bytes = 40 * kMiB;
+  CHECK(check_memory_plan(plan).ok());
+  plan.lean_bytes += 1;
+  const std::string message = check_memory_plan(plan).message();
+  CHECK(message.find("100.0 MiB weights + 40.0 MiB lean weights + 500.0 MiB KV pool") != std::string::npos);
+  CHECK(message.find("= 700.0 MiB, more than workers.memory_budget_bytes") != std::string::npos);
+  CHECK(message.find("cache.kv_pool_bytes to at most 524287999") != std::string::npos);
+  plan.budget_bytes = 180 * kMiB;
+  CHECK(check_memory_plan(plan).message().find("a smaller file in weights.lean") != std::string::npos);
+}
+
 TEST_CASE("memory plan: without a configured pool, it takes at most a quarter of the budget") {
   ModelConfig config;
   config.kv_groups.resize(1);

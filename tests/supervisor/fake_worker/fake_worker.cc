@@ -45,7 +45,7 @@ enum Accident : int32_t {
 
 struct Script {
   int64_t context = 4096, pool = 4096, batch = 4, chunk = 64, step_us = 500, load_ms = 0,
-          refuse = 0, silent_load = 0, abort_with_cache = 0, lean = 0;
+          refuse = 0, silent_load = 0, abort_with_cache = 0, abort_with_lean = 0, lean = 0;
 };
 
 Script read_script(int fd) {
@@ -59,6 +59,7 @@ Script read_script(int fd) {
                                           {"step_us", &s.step_us}, {"load_ms", &s.load_ms},
                                           {"refuse", &s.refuse},   {"silent_load", &s.silent_load},
                                           {"abort_with_cache", &s.abort_with_cache},
+                                          {"abort_with_lean", &s.abort_with_lean},
                                           {"lean", &s.lean}};
   for (std::string word; in >> word;) {
     size_t eq = word.find('=');
@@ -133,6 +134,8 @@ class FakeWorker {
   ipc::Channel channel_;
   Script script_;
   const bool has_cache_;  // packed weights of an earlier start came along
+  bool has_lean_file_ = false;
+  std::string lean_trouble_;
   std::map<uint64_t, Run> runs_;
   uint64_t generation_ = 0;
   ipc::Heartbeat beat_;
@@ -145,6 +148,7 @@ int FakeWorker::load() {
   send(ipc::Hello{ipc::kProtocolVersion, getpid()});
   if (script_.silent_load) pause();
   if (script_.abort_with_cache && has_cache_) abort();
+  if (script_.abort_with_lean && has_lean_file_) abort();
   for (int64_t t = 0; t < script_.load_ms; t += 10) {
     send(ipc::Progress{"reading model",
                        static_cast<float>(t) / static_cast<float>(script_.load_ms)});
@@ -162,6 +166,7 @@ int FakeWorker::load() {
   ready.model.vocab_size = 1'000'000, ready.model.has_chat_template = true;
   ready.model.max_batch_size = static_cast<int32_t>(script_.batch);
   if (!script_.lean) ready.model.no_lean_reason = "there is no lean weight set in the script";
+  if (!lean_trouble_.empty()) ready.model.no_lean_reason = lean_trouble_;
   send(ready);
   return 0;
 }
@@ -193,7 +198,11 @@ int FakeWorker::run() {
 }
 
 void FakeWorker::handle(ipc::ToWorker message) {
-  if (auto* c = std::get_if<ipc::Configure>(&message)) generation_ = c->generation;
+  if (auto* c = std::get_if<ipc::Configure>(&message)) {
+    generation_ = c->generation;
+    has_lean_file_ = !c->lean_names.empty();
+    lean_trouble_ = c->lean_trouble;
+  }
   if (auto* p = std::get_if<ipc::Prepare>(&message)) prepare(*p);
   if (auto* d = std::get_if<ipc::Detokenize>(&message)) {
     std::string text;
