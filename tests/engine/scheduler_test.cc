@@ -141,7 +141,9 @@ TEST_CASE("low priority finishes under an endless stream of high ones") {
 }
 
 TEST_CASE("when pages run out the youngest of the lowest class is preempted, computed again, never drawn again") {
-  EngineHarness h({}, options(3, 64, 30));  // 120 tokens
+  EngineOptions o = options(3, 64, 30);  // 120 tokens
+  o.adapts_batch_limit = false;          // else nobody is admitted whose answer would find no room
+  EngineHarness h({}, o);
   uint64_t old_low = h.submit(endless(20, 40, 1, 1, 2));
   uint64_t high = h.submit(endless(20, 40, 2, 1, 0));
   uint64_t young_low = h.submit(endless(20, 40, 3, 1, 2));
