@@ -11,11 +11,6 @@ namespace {
 
 constexpr int kPages = 64, kLength = 100;
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
-}
-
 struct Setting {
   TinyKind kind;
   GgmlType type;

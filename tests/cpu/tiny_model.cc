@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <cmath>
 #include <numeric>
 
@@ -227,6 +228,25 @@ std::vector<float> run_chunked(Backend* backend, TestSequence sequence, int chun
     all.insert(all.end(), rows.begin(), rows.end());
   }
   return all;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+void check_lean_step_is_refused(Backend* backend, int n_pages) {
+  CHECK(backend->weight_bytes().lean == 0);
+  const ModelConfig& config = backend->config();
+  PageDealer dealer(config, n_pages, 28);
+  TestSequence sequence = dealer.deal(random_tokens(4, config.vocab_size, 29), 16);
+  StepBatch batch;
+  add_item(&batch, &sequence, 4);
+  batch.weights = WeightSet::kLean;
+  const Status status = backend->forward(batch);
+  CHECK(status.code() == StatusCode::kInvalidArgument);
+  CHECK(status.message() == "step: these weights have no lean set");
+  batch.weights = WeightSet::kFull;
+  CHECK(backend->forward(batch).ok());
 }
 
 }  // namespace tandem

@@ -59,4 +59,9 @@ std::vector<float> run_chunked(Backend* backend, TestSequence sequence, int chun
 // The rows of the batch's logits one after another.
 std::vector<float> run_step(Backend* backend, const StepBatch& batch);
 
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
+
+// Of a backend without a lean set, with at least `n_pages` pages a group: it says so, refuses a lean step and runs a full one.
+void check_lean_step_is_refused(Backend* backend, int n_pages);
+
 }  // namespace tandem

@@ -12,10 +12,6 @@ namespace {
 
 constexpr int kPages = 64, kLength = 70;
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 CpuBackendOptions options_of(const KernelTable* kernels, bool has_lean_set, int n_threads) {
   CpuBackendOptions options;
   options.kernels = kernels;
@@ -133,17 +129,7 @@ TEST_CASE("a step of a lean set that is not there is refused") {
   for (const auto& [type, has_lean_set] : {std::pair{GgmlType::kQ8_0, false}, {GgmlType::kQ4_0, true}, {GgmlType::kF16, true}}) {
     const TinyModel model = make_tiny_model(TinyKind::kPlain, type, 27);
     auto backend = make_backend(model, options_of(runnable_columns().back(), has_lean_set, 1), kPages);
-    CHECK(backend->weight_bytes().lean == 0);
-    PageDealer dealer(model.config, kPages, 28);
-    TestSequence sequence = dealer.deal(random_tokens(4, model.config.vocab_size, 29), 16);
-    StepBatch batch;
-    add_item(&batch, &sequence, 4);
-    batch.weights = WeightSet::kLean;
-    const Status status = backend->forward(batch);
-    CHECK(status.code() == StatusCode::kInvalidArgument);
-    CHECK(status.message() == "step: these weights have no lean set");
-    batch.weights = WeightSet::kFull;
-    CHECK(backend->forward(batch).ok());
+    check_lean_step_is_refused(backend.get(), kPages);
   }
 }
 

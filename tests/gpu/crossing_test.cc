@@ -4,44 +4,18 @@
 
 #include "simt.h"
 #include "tests/gpu/gpu_models.h"
+#include "tests/gpu/no_reports.h"
 
 namespace tandem {
 namespace {
 
 constexpr int kPages = 40, kSwapPages = 20;
 
-void check_no_reports() {
-  for (const simt::Report& r : simt::reports()) {
-    INFO(simt::fault_name(r.fault) << ": " << r.text);
-    CHECK(false);
-  }
-}
-
 // A sequence whose next tokens are drawn greedily, one a step.
 struct Stream {
   TestSequence sequence;
-  int first = 0;
   Stream(TestSequence s, int n_prompt) : sequence(std::move(s)) { sequence.tokens.resize(static_cast<size_t>(n_prompt)); }
-  int32_t step(Backend* backend) {
-    StepBatch batch;
-    StepItem item;
-    item.first_pos = first, item.n_tokens = static_cast<int>(sequence.tokens.size()) - first;
-    for (const auto& table : sequence.pages) item.page_tables.push_back(table.data());
-    batch.tokens.assign(sequence.tokens.begin() + first, sequence.tokens.end());
-    batch.items.push_back(item);
-    batch.logit_rows.push_back(item.n_tokens - 1);
-    REQUIRE(backend->forward(batch).message() == "");
-    SamplingParams greedy;
-    greedy.temperature = 0;
-    SampleRequest request;
-    request.params = &greedy;
-    request.position = static_cast<uint32_t>(sequence.tokens.size());
-    SampleResult result;
-    REQUIRE(backend->sample(std::span(&request, 1), std::span(&result, 1)).message() == "");
-    first = static_cast<int>(sequence.tokens.size());
-    sequence.tokens.push_back(result.token);
-    return result.token;
-  }
+  int32_t step(Backend* backend) { return step_greedily(backend, &sequence); }
 };
 
 std::unique_ptr<Backend> make_tiered(const TinyModel& model) {

@@ -7,18 +7,12 @@
 #include "cuda_runtime.h"
 #include "simt.h"
 #include "tests/gpu/gpu_models.h"
+#include "tests/gpu/no_reports.h"
 
 namespace tandem {
 namespace {
 
 constexpr int kPages = 40;
-
-void check_no_reports() {
-  for (const simt::Report& r : simt::reports()) {
-    INFO(simt::fault_name(r.fault) << ": " << r.text);
-    CHECK(false);
-  }
-}
 
 // A prompt in one chunk, then tokens drawn on the device.
 std::vector<int32_t> decode(Backend* backend, const TinyModel& model, int n, uint32_t seed) {

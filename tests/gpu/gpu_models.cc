@@ -40,39 +40,37 @@ std::unique_ptr<Backend> make_cpu_backend(const TinyModel& model, KvType kv_type
   return make_backend(model, options, n_pages);
 }
 
-std::vector<int32_t> decode_greedily(Backend* backend, TestSequence sequence, int n, std::vector<float>* margins) {
+int32_t step_greedily(Backend* backend, TestSequence* sequence, WeightSet weights, std::vector<float>* logits) {
+  StepBatch batch;
+  add_item(&batch, sequence, static_cast<int>(sequence->tokens.size()) - sequence->n_done);
+  batch.logit_rows = {batch.logit_rows.back()};
+  batch.weights = weights;
+  const Status forwarded = backend->forward(batch);
+  INFO(forwarded.message());
+  REQUIRE(forwarded.ok());
+  if (logits != nullptr) logits->assign(backend->logits(0).begin(), backend->logits(0).end());
   SamplingParams greedy;
   greedy.temperature = 0;
+  SampleRequest request;
+  request.params = &greedy;
+  request.position = static_cast<uint32_t>(sequence->tokens.size());
+  SampleResult result;
+  const Status sampled = backend->sample(std::span(&request, 1), std::span(&result, 1));
+  INFO(sampled.message());
+  REQUIRE(sampled.ok());
+  sequence->tokens.push_back(result.token);
+  return result.token;
+}
+
+std::vector<int32_t> decode_greedily(Backend* backend, TestSequence sequence, int n, std::vector<float>* margins) {
+  sequence.n_done = 0;
   std::vector<int32_t> drawn;
-  int first = 0, count = static_cast<int>(sequence.tokens.size());
+  std::vector<float> row;
   while (static_cast<int>(drawn.size()) < n) {
-    StepBatch batch;
-    StepItem item;
-    item.first_pos = first;
-    item.n_tokens = count;
-    for (const auto& table : sequence.pages) item.page_tables.push_back(table.data());
-    batch.tokens.assign(sequence.tokens.begin() + first, sequence.tokens.begin() + first + count);
-    batch.items.push_back(item);
-    batch.logit_rows.push_back(count - 1);
-    const Status forwarded = backend->forward(batch);
-    INFO(forwarded.message());
-    REQUIRE(forwarded.ok());
-    if (margins != nullptr) {
-      std::vector<float> row(backend->logits(0).begin(), backend->logits(0).end());
-      std::nth_element(row.begin(), row.begin() + 1, row.end(), std::greater<>());
-      margins->push_back(*std::max_element(row.begin(), row.begin() + 2) - std::min(row[0], row[1]));
-    }
-    SampleRequest request;
-    request.params = &greedy;
-    request.position = static_cast<uint32_t>(sequence.tokens.size());
-    SampleResult result;
-    const Status sampled = backend->sample(std::span(&request, 1), std::span(&result, 1));
-    INFO(sampled.message());
-    REQUIRE(sampled.ok());
-    drawn.push_back(result.token);
-    sequence.tokens.push_back(result.token);
-    first = static_cast<int>(sequence.tokens.size()) - 1;
-    count = 1;
+    drawn.push_back(step_greedily(backend, &sequence, WeightSet::kFull, margins != nullptr ? &row : nullptr));
+    if (margins == nullptr) continue;
+    std::nth_element(row.begin(), row.begin() + 1, row.end(), std::greater<>());
+    margins->push_back(*std::max_element(row.begin(), row.begin() + 2) - std::min(row[0], row[1]));
   }
   return drawn;
 }

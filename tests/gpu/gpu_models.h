@@ -17,6 +17,10 @@ GpuOptions test_gpu_options();
 std::unique_ptr<Backend> make_gpu_backend(const TinyModel& model, GpuOptions options, int n_pages);
 std::unique_ptr<Backend> make_cpu_backend(const TinyModel& model, KvType kv_type, int n_pages);
 
+// One step of the tokens that are not done yet, then the likeliest one behind them, which becomes the sequence's. logits: what
+// it was drawn from; or null.
+int32_t step_greedily(Backend* backend, TestSequence* sequence, WeightSet weights = WeightSet::kFull, std::vector<float>* logits = nullptr);
+
 // Feeds the prompt and draws greedily until `n` tokens are there, a step a token. margins: of the best two logits of
 // each draw; or null.
 std::vector<int32_t> decode_greedily(Backend* backend, TestSequence sequence, int n, std::vector<float>* margins);

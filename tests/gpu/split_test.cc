@@ -45,10 +45,6 @@ std::unique_ptr<Backend> make_split(const TinyModel& model, int first_layer, KvT
   return split;
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 }  // namespace
 
 TEST_CASE("wherever a model is cut its logits are the processor's, and the same bits in chunks and token by token") {
@@ -105,15 +101,7 @@ TEST_CASE("either set is the processor's wherever the cut is, also where one sid
 TEST_CASE("of a cut model without a lean set a lean step is refused") {
   const TinyModel model = deepen(make_tiny_model(TinyKind::kPlain, GgmlType::kQ8_0, 11), 1);
   auto split = make_split(model, 1, KvType::kF16, kPages, false);
-  CHECK(split->weight_bytes().lean == 0);
-  PageDealer dealer(model.config, kPages, 3);
-  TestSequence sequence = dealer.deal(random_tokens(5, model.config.vocab_size, 5), 16);
-  StepBatch batch;
-  add_item(&batch, &sequence, 5);
-  batch.weights = WeightSet::kLean;
-  CHECK(split->forward(batch).message() == "step: these weights have no lean set");
-  batch.weights = WeightSet::kFull;
-  CHECK(split->forward(batch).ok());
+  check_lean_step_is_refused(split.get(), kPages);
 }
 
 TEST_CASE("text of a model that is cut is the processor's up to the first near-tie") {

@@ -6,6 +6,7 @@
 
 #include "simt.h"
 #include "tests/gpu/gpu_models.h"
+#include "tests/gpu/no_reports.h"
 
 namespace tandem {
 namespace {
@@ -13,40 +14,12 @@ namespace {
 constexpr int kPages = 64, kLength = 70;
 using SetOfStep = std::function<WeightSet(int)>;
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-void check_no_reports() {
-  for (const simt::Report& r : simt::reports()) {
-    INFO(simt::fault_name(r.fault) << ": " << r.text);
-    CHECK(false);
-  }
-}
-
 // A prompt in one chunk, then a token a step, drawn greedily, each step with its set: the logits of all of them.
 std::vector<float> decode(Backend* backend, TestSequence sequence, int n_steps, const SetOfStep& set_of) {
-  SamplingParams greedy;
-  greedy.temperature = 0;
-  std::vector<float> all;
-  for (int i = 0, first = 0; i < n_steps; ++i) {
-    StepBatch batch;
-    StepItem item;
-    item.first_pos = first, item.n_tokens = static_cast<int>(sequence.tokens.size()) - first;
-    for (const auto& table : sequence.pages) item.page_tables.push_back(table.data());
-    batch.tokens.assign(sequence.tokens.begin() + first, sequence.tokens.end());
-    batch.items.push_back(item);
-    batch.logit_rows.push_back(item.n_tokens - 1);
-    batch.weights = set_of(i);
-    const std::vector<float> row = run_step(backend, batch);
+  std::vector<float> all, row;
+  for (int i = 0; i < n_steps; ++i) {
+    step_greedily(backend, &sequence, set_of(i), &row);
     all.insert(all.end(), row.begin(), row.end());
-    SampleRequest request;
-    request.params = &greedy;
-    request.position = static_cast<uint32_t>(sequence.tokens.size());
-    SampleResult result;
-    REQUIRE(backend->sample(std::span(&request, 1), std::span(&result, 1)).message() == "");
-    first = static_cast<int>(sequence.tokens.size());
-    sequence.tokens.push_back(result.token);
   }
   return all;
 }
@@ -198,17 +171,7 @@ TEST_CASE("a step of a lean set that the device does not have is refused") {
     GpuOptions options = test_gpu_options();
     options.has_lean_set = has_lean_set;
     auto backend = make_gpu_backend(model, options, kPages);
-    CHECK(backend->weight_bytes().lean == 0);
-    PageDealer dealer(model.config, kPages, 28);
-    TestSequence sequence = dealer.deal(random_tokens(4, model.config.vocab_size, 29), 16);
-    StepBatch batch;
-    add_item(&batch, &sequence, 4);
-    batch.weights = WeightSet::kLean;
-    const Status status = backend->forward(batch);
-    CHECK(status.code() == StatusCode::kInvalidArgument);
-    CHECK(status.message() == "step: these weights have no lean set");
-    batch.weights = WeightSet::kFull;
-    CHECK(backend->forward(batch).ok());
+    check_lean_step_is_refused(backend.get(), kPages);
   }
 }
 
