@@ -11,15 +11,8 @@ namespace {
 // Activation rows that stay in L2 (1 MB on Zen 4) while the weight tiles pass: 64 rows of K = 2048
 // are 330 KB.
 constexpr int64_t kRowsInCache = 64;
-constexpr int64_t kRowsOfPanel =
-    8;                            // from so many rows on, a tile is unpacked once for all of them
-constexpr int kPanelBlocks = 16;  // so that a panel and eight rows of activations fit L1
-
-// Blocks of one tile, unpacked.
-struct alignas(64) Panel {
-  __m512i q[kPanelBlocks][12];  // as Block512::q, then (kIsNibble) the four packed vectors
-  __m512 scale[kPanelBlocks], scale2[kPanelBlocks], min[kPanelBlocks], min2[kPanelBlocks];
-};
+constexpr int64_t kMostRows = 8;      // whose accumulators and sums fit the registers beside a block of weights
+constexpr int64_t kBlocksAhead = 12;  // 4 to 7 KB
 
 // A block of kRows activation rows.
 struct ActRows {
@@ -133,14 +126,17 @@ TANDEM_INLINE void add_split_mins(__m512 min, __m512 min2, const ActRows& a, __m
   }
 }
 
-// kRows activation rows times one tile, straight from its packed form.
+// kRows activation rows times one tile, straight from its packed form: what a block costs to unpack is little beside eight rows
+// (a copy of the unpacked tile for all passes of eight was slower, by a sixth for 16 rows of Q4_1). is_first: the tile's bytes
+// still come from memory.
 template <typename Form, int kRows>
-void multiply(const TilePlanes& tile, int64_t n_blocks, const uint8_t* act, size_t act_stride,
-              float* y, int64_t ldy, __mmask16 columns) {
+void multiply(const TilePlanes& tile, int64_t n_blocks, bool is_first, const uint8_t* act,
+              size_t act_stride, float* y, int64_t ldy, __mmask16 columns) {
   __m512 acc[kRows];
 #pragma GCC unroll 8
   for (int m = 0; m < kRows; ++m) acc[m] = _mm512_setzero_ps();
   for (int64_t b = 0; b < n_blocks; ++b) {
+    if (kRows > 1 && is_first) prefetch_block(Form::kShape, tile, b + kBlocksAhead);
     Block512 w;
     Form::load(tile, b, &w);
     const ActRows a = {act + static_cast<size_t>(b) * sizeof(ActBlock), act_stride};
@@ -157,103 +153,15 @@ void multiply(const TilePlanes& tile, int64_t n_blocks, const uint8_t* act, size
 }
 
 template <typename Form>
-void unpack(const TilePlanes& tile, int64_t first, int64_t n_blocks, Panel* panel) {
-  for (int64_t b = 0; b < n_blocks; ++b) {
-    Block512 w;
-    Form::load(tile, first + b, &w);
-#pragma GCC unroll 12
-    for (int j = 0; j < (Form::kIsNibble ? 12 : 8); ++j) panel->q[b][j] = w.q[j];
-    panel->scale[b] = w.scale;
-    if constexpr (Form::kIsSplit) panel->scale2[b] = w.scale2;
-    if constexpr (Form::kHasMin) panel->min[b] = w.min;
-    if constexpr (Form::kIsSplit && Form::kHasMin) panel->min2[b] = w.min2;
-  }
-}
-
-// kRows activation rows (act: at the panel's first block) times a panel, added to y: loading the
-// accumulators again changes nothing in them. `ahead`, where not null: the packed bytes of the
-// panel after this one, brought in while this one is multiplied.
-template <typename Form, int kRows>
-void multiply_panel(const Panel& panel, int64_t n_blocks, bool is_first, const TilePlanes& ahead,
-                    const uint8_t* act, size_t act_stride, float* y, int64_t ldy,
-                    __mmask16 columns) {
-  constexpr int kBlockBytes = group_bytes(Form::kShape) / Form::kShape.group;
-  __m512 acc[kRows];
-#pragma GCC unroll 8
-  for (int m = 0; m < kRows; ++m)
-    acc[m] = is_first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(columns, y + m * ldy);
-  for (int64_t b = 0; b < n_blocks; ++b) {
-    const ActRows a = {act + static_cast<size_t>(b) * sizeof(ActBlock), act_stride};
-    if (ahead.first) {
-#pragma GCC unroll 10
-      for (int i = 0; i < kBlockBytes; i += 64)
-        _mm_prefetch(ahead.first + b * kBlockBytes + i, _MM_HINT_T0);
-      if constexpr (is_nested(Form::kShape)) {
-#pragma GCC unroll 4
-        for (int i = 0; i < kResidualBlockBytes; i += 64)
-          _mm_prefetch(ahead.residual + b * kResidualBlockBytes + i, _MM_HINT_T0);
-      }
-    }
-    if constexpr (Form::kIsSplit) {
-      add_half_block<Form, kRows>(0, panel.q[b], panel.scale[b], a, acc);
-      add_half_block<Form, kRows>(1, panel.q[b], panel.scale2[b], a, acc);
-      if constexpr (Form::kHasMin) add_split_mins<Form, kRows>(panel.min[b], panel.min2[b], a, acc);
-    } else {
-      add_block<Form, kRows>(panel.q[b], panel.scale[b], panel.min[b], a, acc);
-    }
-  }
-#pragma GCC unroll 8
-  for (int m = 0; m < kRows; ++m) _mm512_mask_storeu_ps(y + m * ldy, columns, acc[m]);
-}
-
-// Calls eight(m) for every eight rows, then four, two, one for the rest.
-template <typename Eight, typename Four, typename Two, typename One>
-TANDEM_INLINE void split_rows(int64_t M, Eight eight, Four four, Two two, One one) {
-  int64_t m = 0;
-  for (; M - m >= 8; m += 8) eight(m);
-  if (M - m >= 4) four(m), m += 4;
-  if (M - m >= 2) two(m), m += 2;
-  if (M - m >= 1) one(m);
-}
-
-template <typename Form>
 void multiply_tile(const TilePlanes& tile, int64_t n_blocks, const uint8_t* act, size_t act_stride,
                    int64_t M, float* y, int64_t ldy, __mmask16 columns) {
-  if (M < kRowsOfPanel) {
-    const auto call = [&](auto multiply_rows) {
-      return [=](int64_t m) {
-        multiply_rows(tile, n_blocks, act + static_cast<size_t>(m) * act_stride, act_stride,
-                      y + m * ldy, ldy, columns);
-      };
-    };
-    split_rows(
-        M, [](int64_t) {}, call(multiply<Form, 4>), call(multiply<Form, 2>),
-        call(multiply<Form, 1>));
-    return;
-  }
-  Panel panel;
-  // Of about one size: 16 and 2 blocks of K = 576 were 3 % slower than twice 9, and a small panel leaves no time to
-  // bring in the next.
-  const int64_t n_panels = (n_blocks + kPanelBlocks - 1) / kPanelBlocks;
-  const int64_t each = (n_blocks + n_panels - 1) / n_panels;
-  for (int64_t b = 0; b < n_blocks; b += each) {
-    const int64_t n = n_blocks - b < each ? n_blocks - b : each;
-    unpack<Form>(tile, b, n, &panel);
-    const uint8_t* first_act = act + static_cast<size_t>(b) * sizeof(ActBlock);
-    // Tiles follow one another, so that after the last panel comes the next tile's first. (A
-    // prefetch past the end of the matrix is ignored.)
-    TilePlanes ahead = {tile.first + (b + n) / Form::kShape.group * static_cast<int64_t>(group_bytes(Form::kShape)),
-                        nullptr, nullptr};
-    if constexpr (is_nested(Form::kShape)) ahead.residual = tile.residual + (b + n) * kResidualBlockBytes;
-    const auto call = [&](auto multiply_rows) {
-      return [=, &panel](int64_t m) {
-        multiply_rows(panel, n, b == 0, m == 0 ? ahead : TilePlanes{nullptr, nullptr, nullptr},
-                      first_act + static_cast<size_t>(m) * act_stride, act_stride, y + m * ldy, ldy,
-                      columns);
-      };
-    };
-    split_rows(M, call(multiply_panel<Form, 8>), call(multiply_panel<Form, 4>),
-               call(multiply_panel<Form, 2>), call(multiply_panel<Form, 1>));
+  constexpr decltype(&multiply<Form, 1>) kMultiply[kMostRows] = {
+      multiply<Form, 1>, multiply<Form, 2>, multiply<Form, 3>, multiply<Form, 4>,
+      multiply<Form, 5>, multiply<Form, 6>, multiply<Form, 7>, multiply<Form, 8>};
+  for (int64_t m = 0; m < M; m += kMostRows) {
+    const int64_t rows = M - m < kMostRows ? M - m : kMostRows;
+    kMultiply[rows - 1](tile, n_blocks, m == 0, act + static_cast<size_t>(m) * act_stride, act_stride,
+                        y + m * ldy, ldy, columns);
   }
 }
 

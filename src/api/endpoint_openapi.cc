@@ -82,7 +82,7 @@ std::string schemas() {
          ",\"TokenizeRequest\":" + object(R"("content":{"type":"string"},"add_special":{"type":"boolean"},"parse_special":{"type":"boolean"})", "\"content\"") +
          ",\"DetokenizeRequest\":" + object("\"tokens\":" + ids, "\"tokens\"") + ",\"TemplateRequest\":" + object(messages, "\"messages\"") +
          R"(,"Empty":{"type":"object","maxProperties":0},"RestartRequest":)" + object(R"("pid":{"type":"integer","minimum":1,"maximum":2147483647})", "") +
-         ",\"DegradeRequest\":" + object(R"("rung":{"type":"string"},"pin":{"enum":["on","off","clear"]})", "\"rung\",\"pin\"") + "}";
+         ",\"DegradeRequest\":" + object(R"("rung":{"enum":["logprobs","weights-4bit","batch","tokens","shed"]},"pin":{"enum":["on","off","clear"]})", "\"rung\",\"pin\"") + "}";
 }
 
 const Doc* doc_of(const Route& route) {

@@ -1,5 +1,5 @@
 // Matmul of every weight type: decode (M = 1, weights from memory) as GB/s and share of the
-// measured read bandwidth, prefill (M = 512) as GOPS and share of the measured int8 peak (a
+// measured read bandwidth, batches of decodes (M = 4 to 16, weights from memory) and prefill (M = 512) as GOPS and share of the measured int8 peak (a
 // multiply-add of the model counts two operations, and takes 1.5 dot products where the weights'
 // quants are the packed nibbles, else 2: one for each plane of the activations). Checked first.
 //   matmul_bench [column [threads [type [K [N]]]]]
@@ -17,6 +17,9 @@
 using namespace tandem;
 
 namespace {
+
+constexpr int64_t kRowsFromMemory = 65536;  // 50 MB and more
+constexpr int64_t kBatches[] = {4, 6, 8, 12, 16};
 
 struct Problem {
   RandomMatrix source;
@@ -83,27 +86,31 @@ void check(const Problem& p, const KernelTable& t) {
 int main(int argc, char** argv) {
   const BenchSetup s = bench_setup(argc, argv);
   const KernelTable& t = *s.table;
-  std::printf("%-11s %6s %6s | %9s %6s | %9s %6s %9s %6s\n", "type", "K", "N", "M=1 GB/s", "share",
-              "M=512 GOPS", "share", "M=16 GOPS", "share");
+  std::printf("%-11s %6s %6s | %9s %6s | %9s %6s |", "type", "K", "N", "M=1 GB/s", "share", "M=512 GOPS", "share");
+  for (const int64_t M : kBatches) std::printf(" M=%-2ld GOPS  share", static_cast<long>(M));
+  std::puts("");
   for (const char* type : kColumnTypes) {
     if (argc > 3 && std::strcmp(argv[3], type) != 0) continue;
     const int64_t K = argc > 4 ? std::atoi(argv[4]) : quant_traits_by_name(type)->block_size == 256 ? 2048 : 1536;
     const int64_t N = argc > 5 ? std::atoi(argv[5]) : 1536;
-    Problem decode = make_problem(t, type, 65536, K, 1);
+    Problem decode = make_problem(t, type, kRowsFromMemory, K, 1);
     const double decode_s = run(t, &decode, s.n_threads, 0.4);
     check(decode, t);
     const double bytes = static_cast<double>(t.packed_bytes(decode.w.type, decode.w.n_rows, K));
     Problem prefill = make_problem(t, type, N, K, 512);
     const double prefill_s = run(t, &prefill, s.n_threads, 0.4);
     check(prefill, t);
-    Problem batch = make_problem(t, type, N, K, 16);
-    const double batch_s = run(t, &batch, s.n_threads, 0.2);
     const double ops = 2.0 * static_cast<double>(N * K);
-    std::printf("%-11s %6ld %6d | %9.1f %5.0f%% | %9.0f %5.0f%% %9.0f %5.0f%%\n", type,
-                static_cast<long>(K), 65536, bytes / decode_s / 1e9,
-                100 * bytes / decode_s / s.read_bytes_per_s, ops * 512 / prefill_s / 1e9,
-                100 * ops * 512 / prefill_s / s.int8_ops_per_s, ops * 16 / batch_s / 1e9,
-                100 * ops * 16 / batch_s / s.int8_ops_per_s);
+    std::printf("%-11s %6ld %6ld | %9.1f %5.0f%% | %10.0f %5.0f%% |", type, static_cast<long>(K), static_cast<long>(kRowsFromMemory),
+                bytes / decode_s / 1e9, 100 * bytes / decode_s / s.read_bytes_per_s, ops * 512 / prefill_s / 1e9,
+                100 * ops * 512 / prefill_s / s.int8_ops_per_s);
+    for (const int64_t M : kBatches) {
+      Problem batch = make_problem(t, type, kRowsFromMemory, K, M);
+      const double batch_ops = 2.0 * static_cast<double>(kRowsFromMemory * K * M) / run(t, &batch, s.n_threads, 0.3);
+      check(batch, t);
+      std::printf(" %9.0f %5.0f%%", batch_ops / 1e9, 100 * batch_ops / s.int8_ops_per_s);
+    }
+    std::puts("");
     std::fflush(stdout);
   }
   return 0;

@@ -26,7 +26,7 @@ TOLERANCE = 0.03
 VNNI, DENSE, BF16, ATTENTION = ("%s.cc" % f for f in ("matmul_avx512vnni", "matmul_dense_avx512vnni",
                                                       "matmul_dense_avx512bf16", "attention_avx512vnni"))
 LOOPS = [
-    ("matmul Q4_0, 8 rows", VNNI, r"multiply_panel<.*GgmlType\)2>, 8>", "vpdpbusd", "znver4"),
+    ("matmul Q4_0, 8 rows", VNNI, r"multiply<.*GgmlType\)2>, 8>", "vpdpbusd", "znver4"),
     ("matmul Q4_0, 1 row", VNNI, r"multiply<.*GgmlType\)2>, 1>", "vpdpbusd", "znver4"),
     ("matmul Q4_K, 4 rows", VNNI, r"multiply<.*GgmlType\)12>, 4>", "vpdpbusd", "znver4"),
     ("matmul Q4_K, 1 row", VNNI, r"multiply<.*GgmlType\)12>, 1>", "vpdpbusd", "znver4"),
