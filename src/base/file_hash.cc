@@ -35,7 +35,8 @@ std::string end_digest(const Digest& digest) {
   return hex_of({bytes, n});
 }
 
-Status add_file(int fd, const Digest& digest, const std::atomic<bool>* stop) {
+template <typename OnRead>
+Status add_file(int fd, const Digest& digest, const std::atomic<bool>* stop, const OnRead& on_read) {
   std::vector<char> block(kBlockBytes);
   for (off_t at = 0;;) {
     if (stop != nullptr && *stop) return Status(StatusCode::kCancelled, "hashing was stopped");
@@ -46,6 +47,7 @@ Status add_file(int fd, const Digest& digest, const std::atomic<bool>* stop) {
     EVP_DigestUpdate(digest.get(), block.data(), static_cast<size_t>(n));
     (void)posix_fadvise(fd, at, n, POSIX_FADV_DONTNEED);
     at += n;
+    on_read(n);
   }
 }
 
@@ -58,11 +60,15 @@ Lines read_lines(const std::string& path) {
 
 }  // namespace
 
-Result<std::string> sha256_of_files(const std::vector<int>& fds, const std::atomic<bool>* stop) {
+Result<std::string> sha256_of_files(const std::vector<int>& fds, const std::atomic<bool>* stop,
+                                    const std::function<void(int64_t)>& on_read) {
   const Digest digest = begin_digest();
-  for (const int fd : fds) {
-    if (Status status = add_file(fd, digest, stop); !status.ok()) return status;
-  }
+  int64_t n_read = 0;
+  const auto add_read = [&](int64_t n) {
+    n_read += n;
+    if (on_read) on_read(n_read);
+  };
+  for (const int fd : fds) CHECK_OK(add_file(fd, digest, stop, add_read));
   return end_digest(digest);
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,8 +13,10 @@
 namespace tandem {
 
 // 64 hex digits, of all files one after another. Reads from offset 0 and leaves no pages behind in the file cache: on a
-// small box they would push out those that serve. `stop` (may be null) ends it early with kCancelled. Thread-safe.
-Result<std::string> sha256_of_files(const std::vector<int>& fds, const std::atomic<bool>* stop = nullptr);
+// small box they would push out those that serve. `stop` (may be null) ends it early with kCancelled; `on_read` (may be empty) hears
+// how many bytes were read so far. Thread-safe.
+Result<std::string> sha256_of_files(const std::vector<int>& fds, const std::atomic<bool>* stop = nullptr,
+                                    const std::function<void(int64_t)>& on_read = {});
 std::string sha256_of_text(std::string_view text);
 
 // The memory: a text file, a line each of stamp, blank, digest, the newest first. Several processes may use one: it is

@@ -59,11 +59,15 @@ int try_write_all(int fd, std::string_view bytes) {
 
 Status write_all(int fd, std::string_view bytes, const std::string& path) { return status_of(try_write_all(fd, bytes), path); }
 
-Status write_all_at(int fd, int64_t at, std::string_view bytes, const std::string& path) {
+int try_write_all_at(int fd, int64_t at, std::string_view bytes) {
   const auto write_some = [&](std::string_view rest) {
     return pwrite(fd, rest.data(), rest.size(), at + static_cast<int64_t>(bytes.size() - rest.size()));
   };
-  return status_of(write_with(write_some, bytes), path);
+  return write_with(write_some, bytes);
+}
+
+Status write_all_at(int fd, int64_t at, std::string_view bytes, const std::string& path) {
+  return status_of(try_write_all_at(fd, at, bytes), path);
 }
 
 Status rename_durably(const std::string& from, const std::string& to) {

@@ -24,8 +24,9 @@ std::optional<std::string> first_line(const std::string& path);
 // for the message.
 Status write_all(int fd, std::string_view bytes, const std::string& path);
 Status write_all_at(int fd, int64_t at, std::string_view bytes, const std::string& path);
-// As write_all(): 0 or errno, for whoever has words of their own.
+// As these two: 0 or errno, for whoever has words of their own.
 int try_write_all(int fd, std::string_view bytes);
+int try_write_all_at(int fd, int64_t at, std::string_view bytes);
 
 // Gives a file that is written through another name, written through too.
 Status rename_durably(const std::string& from, const std::string& to);

@@ -160,7 +160,8 @@ void add_eval(CLI::App* app, EvalOptions* o, int* code) {
 }
 
 void add_quantize(CLI::App* app, QuantizeOptions* o, int* code) {
-  CLI::App* verb = app->add_subcommand("quantize", "write a model's weights in another type, as a new GGUF file");
+  CLI::App* verb = app->add_subcommand("quantize", "write a model's weights in another type, as a new GGUF file; goes on where it was "
+                                                   "interrupted, and does nothing where the file is made already");
   add_model(verb, &o->model);
   verb->add_option("--to", o->type,
                    "q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, f16, bf16 or f32; rows that a type's blocks do not divide take a "
@@ -177,7 +178,7 @@ void add_quantize(CLI::App* app, QuantizeOptions* o, int* code) {
   verb->add_option("--threads", o->threads, "threads; 0: one a core; the file is the same for any number")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  verb->add_flag("--force", o->is_forced, "replace the file if it is there");
+  verb->add_flag("--force", o->is_forced, "compute all of it, also where the file or a part of it is there");
   verb->add_flag("--json", o->json, "machine-readable");
   verb->callback([=] { *code = verb_quantize(*o); });
 }

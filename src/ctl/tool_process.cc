@@ -83,6 +83,7 @@ Result<int> run(const std::string& tool, ToolFiles files,
   if (!files.model.empty()) CHECK_OK(add_model(files.model, &handover));
   add_file("--text-fd", std::move(files.text), &handover);
   add_file("--out-fd", std::move(files.output), &handover);
+  add_file("--made-fd", std::move(files.made), &handover);
   CHECK_ASSIGN(const std::string program, find_worker());
   std::vector<std::string> argv = {program, "--tool", tool};
   argv.insert(argv.end(), handover.arguments.begin(), handover.arguments.end());

@@ -14,6 +14,7 @@ struct ToolFiles {
   std::string model;  // path of the model (its first part); empty: none
   UniqueFd text = {};  // handed on as --text-fd if valid
   UniqueFd output = {};  // handed on as --out-fd if valid
+  UniqueFd made = {};    // handed on as --made-fd if valid
 };
 
 // Paths of all parts of `path` by the name rule "-00001-of-0000N.gguf"; {path} for a single file.

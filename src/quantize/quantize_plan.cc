@@ -79,12 +79,15 @@ Metadata calibration_metadata(const ColumnWeights& weights, int64_t n_weighted) 
 
 bool begins_with(const std::string& key, const char* prefix) { return key.rfind(prefix, 0) == 0; }
 
-Metadata new_metadata(const GgufModel& model, int file_type, const ColumnWeights* weights, int64_t n_weighted) {
+Metadata new_metadata(const GgufModel& model, int file_type, std::string_view source_sha256, const ColumnWeights* weights,
+                      int64_t n_weighted) {
   Metadata set = {{"general.file_type", u32(static_cast<uint64_t>(file_type))},
-                  {"general.quantization_version", u32(kQuantizationVersion)}};
+                  {"general.quantization_version", u32(kQuantizationVersion)},
+                  {"tandem.quantize.source_sha256", text(source_sha256)},
+                  {"tandem.quantize.version", u32(kQuantizeVersion)}};
   // What an earlier calibration left says nothing of the new types.
   const auto is_replaced = [&](const std::string& key) {
-    return begins_with(key, "split.") || key == set[0].first || key == set[1].first ||
+    return begins_with(key, "split.") || begins_with(key, "tandem.quantize.") || key == set[0].first || key == set[1].first ||
            (weights != nullptr && (begins_with(key, "quantize.imatrix.") || begins_with(key, "tandem.calibration.")));
   };
   Metadata out;
@@ -101,7 +104,8 @@ int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step
 
 }  // namespace
 
-Result<QuantizePlan> plan_quantize(const GgufModel& model, const QuantizeTarget& target, const ColumnWeights* weights) {
+Result<QuantizePlan> plan_quantize(const GgufModel& model, const QuantizeTarget& target, std::string_view source_sha256,
+                                   const ColumnWeights* weights) {
   const auto found = model.get_int("general.alignment");
   const int64_t alignment = found.ok() ? *found : kDefaultAlignment;
   QuantizePlan plan;
@@ -131,7 +135,7 @@ Result<QuantizePlan> plan_quantize(const GgufModel& model, const QuantizeTarget&
                                         "weights ({}); leave --calibration out, or take another type or model",
                                         model.name(), quantize_target_options(true)));
   }
-  plan.header = gguf_header(new_metadata(model, target.file_type, weights, plan.n_weighted), table);
+  plan.header = gguf_header(new_metadata(model, target.file_type, source_sha256, weights, plan.n_weighted), table);
   const int64_t header_bytes = round_up(static_cast<int64_t>(plan.header.size()), alignment);
   plan.header.resize(static_cast<size_t>(header_bytes), '\0');
   plan.file_bytes = header_bytes + end;

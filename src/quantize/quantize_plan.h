@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -12,6 +13,11 @@
 #include "quantize/quantize_target.h"
 
 namespace tandem {
+
+// Of the code that makes the bytes. Goes up by one with every change by which some model comes out as other bytes: quantizers and their
+// searches, the ways back to floats in kernels/, the rules of plan_quantize, what a calibration weighs. Files of an earlier
+// number are then neither taken for made already nor gone on with.
+constexpr uint32_t kQuantizeVersion = 1;
 
 // How much the columns of matrices count, from what a text gives them to multiply with. Where the numbers come from is not known
 // here (worker/calibration.h).
@@ -39,18 +45,20 @@ struct TensorPlan {
 
 struct QuantizePlan {
   std::vector<TensorPlan> tensors;  // in the order of the file
-  std::string header;               // everything before the first tensor's padding
+  std::string header;  // everything before the first tensor's padding; two plans with the same one make the same bytes
   int64_t file_bytes = 0;
   int64_t n_weighted = 0;  // tensors with column_weights
 };
 
 // Every tensor of two or more dimensions becomes `target` (its stand-in where a row does not divide into its blocks), but
 // norms and the routers of mixtures (*norm*, ffn_gate_inp) and all of one dimension stay or become F32; integers are copied.
-// Metadata is the model's own, with general.file_type and general.quantization_version set and split.* left out.
+// Metadata is the model's own, with general.file_type and general.quantization_version set and split.* left out; tandem.quantize.* says
+// of which model (source_sha256: 64 hex digits, of the bytes of its files) and by which kQuantizeVersion, and nothing of earlier ones.
 // weights: null, or for the tensors that take a type with improve_row; the metadata then says so by the keys other tools use
 // (quantize.imatrix.*), with the text's hash and tokens. Their numbers are first read by requantize_row.
 // kInvalidArgument: nothing in it to quantize, or none of it with the weights. kUnimplemented: a tensor's type that can only be stored.
 // `model` and `weights` must outlive the plan.
-Result<QuantizePlan> plan_quantize(const GgufModel& model, const QuantizeTarget& target, const ColumnWeights* weights = nullptr);
+Result<QuantizePlan> plan_quantize(const GgufModel& model, const QuantizeTarget& target, std::string_view source_sha256,
+                                   const ColumnWeights* weights = nullptr);
 
 }  // namespace tandem

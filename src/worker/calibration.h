@@ -29,7 +29,8 @@ class Calibration {
   // Fills the weights in, with progress on stderr; packs the model for that. kExhausted: no memory for it. kDataLoss: what the
   // model computes is no finite number.
   Status run(const ToolContext& context);
-  const ColumnWeights& weights() const { return weights_; }
+  // What an earlier run computed may be put in instead of run().
+  ColumnWeights& weights() { return weights_; }
 
  private:
   struct Matrix {

@@ -45,7 +45,8 @@ constexpr int kAllowed[] = {
     SCMP_SYS(recvfrom), SCMP_SYS(sendto), SCMP_SYS(recvmsg), SCMP_SYS(sendmsg), SCMP_SYS(shutdown),
     SCMP_SYS(prlimit64), SCMP_SYS(getrlimit), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname),
     SCMP_SYS(times), SCMP_SYS(restart_syscall), SCMP_SYS(fsync),
-    SCMP_SYS(fallocate), SCMP_SYS(fstatfs),  // room for the file that `tandem quantize` writes
+    // The file that `tandem quantize` writes: room for it, rows at their places, what lasts of it, its end.
+    SCMP_SYS(fallocate), SCMP_SYS(fstatfs), SCMP_SYS(pwrite64), SCMP_SYS(fdatasync), SCMP_SYS(ftruncate),
 };
 
 // The kernel's struct landlock_ruleset_attr, with the fields of later kernels than our headers'.

@@ -58,6 +58,7 @@ int run_tool(const std::string& name, const std::vector<std::string>& args) {
   if (code.ok()) return *code;
   switch (code.status().code()) {
     case StatusCode::kInternal: return fail(name, code.status(), kExitBug);
+    case StatusCode::kFailedPrecondition:
     case StatusCode::kExhausted: return fail(name, code.status(), kExitFailed);
     default: return fail(name, code.status(), kExitModel);
   }

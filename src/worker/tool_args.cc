@@ -18,7 +18,7 @@ const std::set<std::string> kFlags = {"--json", "--ids", "--no-special", "--pars
 const std::set<std::string> kValues = {"--prompt",      "--gen",      "--batch",  "--repeat",
                                        "--chunk",       "--tokens",   "--window", "--threads",
                                        "--activations", "--force-isa", "--to",     "--weights",
-                                       "--calibration", "--calibration-tokens"};
+                                       "--calibration", "--calibration-tokens", "--out-name"};
 
 bool parse_int(std::string_view text, int64_t* out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
@@ -40,9 +40,9 @@ Status take_value(const std::string& name, const std::string& value, ToolArgs* o
     CHECK_ASSIGN(out->model_fds, parse_numbers(name, value, 0, kMaxFd));
   } else if (name == "--model-names") {
     out->model_names = split(value);
-  } else if (name == "--text-fd" || name == "--out-fd") {
+  } else if (name == "--text-fd" || name == "--out-fd" || name == "--made-fd") {
     CHECK_ASSIGN(const std::vector<int> fds, parse_numbers(name, value, 0, kMaxFd));
-    (name == "--text-fd" ? out->text_fd : out->out_fd) = fds[0];
+    (name == "--text-fd" ? out->text_fd : name == "--out-fd" ? out->out_fd : out->made_fd) = fds[0];
   } else if (kValues.count(name)) {
     out->values[name] = value;
   } else {

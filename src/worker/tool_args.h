@@ -15,7 +15,8 @@ struct ToolArgs {
   std::vector<int> model_fds;            // parts of the model, in order; empty: none
   std::vector<std::string> model_names;  // one each, for messages
   int text_fd = -1;
-  int out_fd = -1;  // open for reading and writing
+  int out_fd = -1;   // open for reading and writing
+  int made_fd = -1;  // the file that has the name of the output already
   std::map<std::string, std::string> values;  // "--prompt" -> "512"
   std::set<std::string> flags;                // "--json"
 

@@ -57,6 +57,7 @@ TEST_CASE("all bytes are written, or the error says so") {
   CHECK(status.code() == StatusCode::kExhausted);
   CHECK(status.message() == "cannot write /dev/full: No space left on device");
   CHECK(try_write_all(full.get(), "x") == ENOSPC);
+  CHECK(try_write_all_at(full.get(), 7, "x") == ENOSPC);
   CHECK(try_write_all(full.get(), "") == 0);
 }
 

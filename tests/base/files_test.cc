@@ -29,6 +29,13 @@ TEST_CASE("sha256 of texts and files is the known one") {
   UniqueFd fd = open_ro(folder.put("f", long_text));
   CHECK(*sha256_of_files({fd.get()}) == sha256_of_text(long_text));
   CHECK(*sha256_of_files({fd.get(), fd.get()}) == sha256_of_text(long_text + long_text));
+  int64_t n_read = 0;
+  const auto on_read = [&](int64_t n) {
+    CHECK(n > n_read);
+    n_read = n;
+  };
+  CHECK(sha256_of_files({fd.get(), fd.get()}, nullptr, on_read).ok());
+  CHECK(n_read == 6'000'002);
   std::atomic<bool> stop{true};
   CHECK(sha256_of_files({fd.get()}, &stop).status().code() == StatusCode::kCancelled);
   CHECK(!sha256_of_files({-1}).ok());

@@ -1,10 +1,12 @@
 /* LD_PRELOAD: what a program, and whatever it starts, does to the files whose path begins with DISK_PREFIX.
    DISK_RECORD=FILE  every write, sync and change of a name goes there, in order (format: struct record, path, data).
-   DISK_FAULT=FILE   while that file exists, writes and syncs fail with EIO. */
+   DISK_FAULT=FILE   while that file exists, writes and syncs fail with EIO.
+   DISK_KILL=N       a process is killed before its Nth pwrite to them or change of their size. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,7 +29,7 @@ struct record {
 #define REAL(name, type) ((type)dlsym(RTLD_NEXT, name))
 
 static const char *prefix, *fault;
-static int record_fd = -1;
+static int record_fd = -1, kill_at, n_changes;
 static char is_inherited[256]; /* descriptors of our files that were there at the start: a sandbox hides paths later */
 
 static int is_ours(const char* path) { return prefix && strncmp(path, prefix, strlen(prefix)) == 0 && !strstr(path, "-shm"); }
@@ -44,10 +46,14 @@ static int is_our_folder(const char* path) {
   size_t n = strlen(path);
   return is_ours(path) || (prefix && n > 0 && strncmp(prefix, path, n) == 0 && prefix[n] == '/' && !strchr(prefix + n + 1, '/'));
 }
+static void maybe_die(void) {
+  if (++n_changes == kill_at) raise(SIGKILL);
+}
 static int fails(void) { return fault && access(fault, F_OK) == 0; }
 
 __attribute__((constructor)) static void begin(void) {
   prefix = getenv("DISK_PREFIX"), fault = getenv("DISK_FAULT");
+  if (getenv("DISK_KILL")) kill_at = atoi(getenv("DISK_KILL"));
   char path[4096];
   for (int fd = 0; fd < (int)sizeof is_inherited; ++fd) is_inherited[fd] = (char)path_of(fd, path);
   const char* file = getenv("DISK_RECORD");
@@ -123,6 +129,7 @@ static ssize_t do_pwrite(const char* name, int fd, const void* data, size_t n, o
   char path[4096];
   int ours = path_of(fd, path);
   if (ours && fails()) return errno = EIO, -1;
+  if (ours) maybe_die();
   ssize_t put = REAL(name, ssize_t(*)(int, const void*, size_t, off_t))(fd, data, n, at);
   if (ours && put > 0) note_data('w', fd, at, data, (size_t)put);
   return put;
@@ -134,6 +141,7 @@ static int do_truncate(const char* name, int fd, off_t size) {
   char path[4096];
   int ours = path_of(fd, path);
   if (ours && fails()) return errno = EIO, -1;
+  if (ours) maybe_die();
   int rc = REAL(name, int (*)(int, off_t))(fd, size);
   if (ours && rc == 0) note_data('t', fd, size, 0, 0);
   return rc;

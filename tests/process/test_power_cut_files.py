@@ -68,6 +68,7 @@ class Recorder:
 def tandem(*arguments):
     done = subprocess.run([os.path.join(BIN, "tandem"), *map(str, arguments)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, (arguments, done.stderr)
+    return done.stderr
 
 
 def test_configuration_and_keys(shim, tmp_path):
@@ -132,15 +133,24 @@ def test_store_of_models(shim, web, tmp_path):
 
 
 def test_quantized_file(shim, tmp_path):
-    folder = tmp_path / "out"
+    folder, text = tmp_path / "out", tmp_path / "text"
     folder.mkdir()
-    r = Recorder(shim, folder)
-    r.tandem("quantize", "--model", TINY, "--to", "Q8_0", "--out", folder / "q.gguf")
-    r.tandem("quantize", "--model", TINY, "--to", "Q4_0", "--out", folder / "q.gguf", "--force")
-    left = r.old_or_new(lambda path: path.endswith(".gguf"))
+    text.write_text(300 * "Some words. ")
+    q8 = ("quantize", "--model", TINY, "--to", "Q8_0", "--out")
+    q4 = ("quantize", "--model", TINY, "--to", "Q4_0", "--calibration", text, "--calibration-tokens", "300", "--out")
+    r, made = Recorder(shim, folder), []
+    for command in ((*q8, folder / "q.gguf"), (*q4, folder / "q.gguf", "--force")):
+        r.tandem(*command)
+        made.append((folder / "q.gguf").read_bytes())
+    left, n_continued = r.old_or_new(lambda path: path.endswith(".gguf")), 0
     for again in r.gone_on_with(left, tmp_path / "left"):
-        tandem("quantize", "--model", TINY, "--to", "Q4_0", "--out", again / "q.gguf", "--force")
-        assert (again / "q.gguf").read_bytes() == (folder / "q.gguf").read_bytes()
+        (again / "q.gguf").unlink(missing_ok=True)
+        n_continued += "continuing at" in tandem(*q4, again / "q.gguf")  # with what is left of the unfinished file
+        assert (again / "q.gguf").read_bytes() == made[1]
+        tandem(*q8, again / "q.gguf", "--force")
+        assert (again / "q.gguf").read_bytes() == made[0]
+    print(f"{n_continued} unfinished files were gone on with")
+    assert n_continued > 0
 
 
 PLANTED = {

@@ -1,8 +1,8 @@
-"""`tandem quantize`: files that other tools would have written, whole or not there at all, and served."""
-import fcntl
+"""`tandem quantize`: files that other tools would have written, whole or not there at all, made once, gone on with, and served."""
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -11,6 +11,7 @@ import time
 
 import gguf
 import numpy as np
+import psutil
 import pytest
 from conftest import BIN, GEMMA3, SMOLLM2
 from gguf import GGMLQuantizationType as Type
@@ -19,6 +20,7 @@ from gguf import quants
 TANDEM = os.path.join(BIN, "tandem")
 GPL3 = "/usr/share/common-licenses/GPL-3"
 FAMILIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/families")
+LLAMA = os.path.join(FAMILIES, "llama.gguf")
 
 
 def tandem(*args, code=0, **options):
@@ -45,6 +47,7 @@ def q8(tmp_path_factory):
     stdout, err = quantize(SMOLLM2, "q8_0", out, "--json", "--threads", 2)
     d = json.loads(stdout)
     assert d["type"] == "Q8_0" and d["bytes"] == os.path.getsize(out) and d["tensors_by_type"] == {"F32": 61, "Q8_0": 211}
+    assert d["cached"] is False and d["resumed_bytes"] == 0
     assert d["stand_ins"] == {} and 0.004 < d["relative_error"] < 0.008 and 8.4 < d["bits_per_weight"] < 8.6
     assert "100 %" in err and "mostly Q4_1" in err  # the source has lost already
     assert os.listdir(out.parent) == [out.name]
@@ -60,7 +63,8 @@ def test_tensors_have_the_bytes_that_the_gguf_package_makes(q8):
         want = s.data if s.tensor_type == t.tensor_type else quants.quantize(floats(s), t.tensor_type)
         assert np.array_equal(np.asarray(want).view(np.uint8).ravel(), t.data.view(np.uint8).ravel()), name
     fields, old = gguf.GGUFReader(q8).fields, gguf.GGUFReader(SMOLLM2).fields
-    assert set(fields) == set(old)
+    assert set(fields) == set(old) | {"tandem.quantize.source_sha256", "tandem.quantize.version"}
+    assert fields["tandem.quantize.source_sha256"].contents() == hashlib.sha256(open(SMOLLM2, "rb").read()).hexdigest()
     for key in set(old) - {"general.file_type", "general.quantization_version"}:
         if not key.startswith("GGUF."):
             assert fields[key].contents() == old[key].contents(), key
@@ -125,7 +129,7 @@ def test_what_is_refused_leaves_everything_as_it_was(tmp_path):
         assert "is the model itself" in err
     out.write_bytes(b"precious")
     _, err = quantize(SMOLLM2, "q8_0", out, code=1)
-    assert "exists" in err and "--force" in err
+    assert f"--out {out} exists and is not what this command would make" in err and "--force" in err and "reading the model [" in err
     _, err = quantize(cut, "q8_0", out, "--force", code=78)
     assert out.read_bytes() == b"precious"
     assert sorted(os.listdir(tmp_path)) == ["cut.gguf", "hard.gguf", "out.gguf", "soft.gguf"]
@@ -173,7 +177,14 @@ def test_a_calibration_lowers_the_perplexity_of_a_text_it_has_not_seen(texts, tm
     perplexity = {}
     for name, more in (("plain", ()), ("calibrated", ("--calibration", read))):
         out = tmp_path / f"{name}.gguf"
-        d = json.loads(quantize(SMOLLM2, "q4_0", out, "--json", *more)[0])
+        if more:  # its calibration outlives a kill
+            p = start_run(SMOLLM2, "q4_0", out, *more, threads=0)
+            wait_until(p, lambda: newest_record(f"{out}.partial", os.path.getsize(tmp_path / "plain.gguf")))
+            p.kill()
+            p.wait()
+        said_so, err = quantize(SMOLLM2, "q4_0", out, "--json", *more)
+        assert not more or ("with its calibration" in err and "calibrating [" not in err)
+        d = json.loads(said_so)
         perplexity[name] = json.loads(tandem("eval", "--model", out, "--text", unseen, "--tokens", 3000, "--json")[0])["perplexity"]
         assert ("calibration" in d) == bool(more)
     c = d["calibration"]
@@ -268,31 +279,216 @@ def test_a_calibration_that_cannot_be_is_refused(texts, tmp_path):
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def running(out, *more, shows=b"quantizing ["):
-    p = subprocess.Popen([TANDEM, "quantize", "--model", GEMMA3, "--to", "q6_k", "--out", str(out), "--threads", "1", *map(str, more)],
-                         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    end = time.time() + 20
-    while shows not in p.stderr.readline():
-        assert time.time() < end
-    return p
+def state_of(path):
+    s = os.stat(path)
+    return s.st_ino, s.st_mtime_ns, s.st_size
+
+
+def test_what_is_made_already_is_left_as_it_is(q8, texts, tmp_path):
+    before = state_of(q8)
+    out, err = quantize(SMOLLM2, "q8_0", q8)
+    assert out == f"{q8} is already made of this model with these options; nothing to do\n"
+    assert "reading the model [" in err and "quantizing [" not in err and "note:" not in err
+    d = json.loads(quantize(SMOLLM2, "Q8_0", q8, "--json", "--threads", 1)[0])
+    assert d["cached"] is True and d["bytes"] == before[2] and d["type"] == "Q8_0" and d["relative_error"] is None
+    _, err = quantize(SMOLLM2, "q4_0", q8, code=1)
+    assert "is not what this command would make" in err
+    assert state_of(q8) == before and os.listdir(q8.parent) == [q8.name]
+    # With a calibration: neither is it run again, nor does another one count as the same.
+    out, calibrated = tmp_path / "out", ("--calibration", texts[0], "--calibration-tokens", 300)
+    whole = json.loads(quantize(LLAMA, "q4_0", out, *calibrated, "--json")[0])
+    before = state_of(out)
+    said, err = quantize(LLAMA, "q4_0", out, *calibrated, "--json")
+    d = json.loads(said)
+    assert "calibrating [" not in err and d["cached"] is True and d["calibration"]["weighted_error"] is None
+    for key in ("text", "sha256", "tokens", "windows", "weighted_tensors", "unweighted_tensors"):
+        assert d["calibration"][key] == whole["calibration"][key]
+    for more in ((), (*calibrated[:3], 301), ("--calibration", texts[1], *calibrated[2:])):
+        quantize(LLAMA, "q4_0", out, *more, code=1)
+    other = tmp_path / "other.gguf"
+    shutil.copy(LLAMA, other)
+    with open(other, "r+b") as f:
+        f.seek(-1, os.SEEK_END)
+        last = f.read(1)[0]
+        f.seek(-1, os.SEEK_END)
+        f.write(bytes([last ^ 1]))  # of a weight
+    quantize(other, "q4_0", out, *calibrated, code=1)
+    assert state_of(out) == before
+    # Only --force computes it again; a file whose header differs by a bit or that is shorter is another one.
+    good = out.read_bytes()
+    assert "calibrating [" in quantize(LLAMA, "q4_0", out, *calibrated, "--force")[1]
+    assert state_of(out) != before and out.read_bytes() == good
+    for bad in (good[:100] + bytes([good[100] ^ 1]) + good[101:], good[:-1], b""):
+        out.write_bytes(bad)
+        quantize(LLAMA, "q4_0", out, *calibrated, code=1)
+        assert out.read_bytes() == bad
+
+
+def newest_record(partial, file_bytes):
+    """Number of the newest record behind the file's last byte, or a page later; 0: none."""
+    try:
+        with open(partial, "rb") as f:
+            f.seek(-(-file_bytes // 4096) * 4096)
+            slots = f.read(3 * 4096)
+    except FileNotFoundError:
+        return 0
+    return max([0] + [int.from_bytes(slots[at + 8:at + 16], "little") for at in range(0, len(slots), 4096) if slots[at:at + 8] == b"tdmquan1"])
+
+
+def start_run(model, to, out, *more, threads=1):
+    """What it says is in the file OUT.err."""
+    with open(f"{out}.err", "wb") as err:
+        return subprocess.Popen([TANDEM, "quantize", "--model", str(model), "--to", to, "--out", str(out), "--threads", str(threads), *map(str, more)],
+                                stderr=err, stdout=subprocess.DEVNULL)
+
+
+def wait_until(process, seen):
+    end = time.time() + 30
+    while not seen():
+        assert process.poll() is None and time.time() < end
+        time.sleep(0.005)
+
+
+def said(out):
+    with open(f"{out}.err") as err:
+        return err.read()
+
+
+def kill_at_once(p):
+    p.kill()
+    return -signal.SIGKILL
+
+
+def terminate(p):
+    p.terminate()
+    return 130
+
+
+def kill_its_worker(p):
+    psutil.Process(p.pid).children()[0].kill()
+    return 1
+
+
+def fill_its_disk(p):
+    """As far as a test can: the file may not grow, which is told like ENOSPC."""
+    psutil.Process(p.pid).children()[0].rlimit(psutil.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    return 1
+
+
+def test_an_interrupted_run_goes_on_where_it_was_and_makes_the_same_file(tmp_path):
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    wanted = json.loads(quantize(GEMMA3, "q8_0", whole, "--json")[0])
+    partial, size, before = f"{out}.partial", os.path.getsize(whole), 0
+    for how in (kill_at_once, terminate, kill_its_worker, fill_its_disk):
+        number = newest_record(partial, size)
+        p = start_run(GEMMA3, "q8_0", out)
+        wait_until(p, lambda: newest_record(partial, size) > number)
+        code = how(p)
+        assert p.wait(30) == code, how
+        err = said(out)
+        at = re.search(r"continuing at (\d+) %", err)
+        assert bool(at) == bool(number), err
+        assert not at or before < int(at[1]) < 100, err
+        before = int(at[1]) if at else 0
+        if how is not kill_at_once:
+            assert f"{partial} stays: the same command goes on" in err
+        if how is fill_its_disk:
+            assert "disk is full" in err
+        assert not out.exists()
+    result, err = quantize(GEMMA3, "q8_0", out, "--json")
+    assert int(re.search(r"continuing at (\d+) %", err)[1]) >= before and "starting anew" not in err
+    d = json.loads(result)
+    assert d["resumed_bytes"] > 0 and d["relative_error"] == wanted["relative_error"]
+    assert subprocess.run(["cmp", str(whole), str(out)]).returncode == 0
+    assert sorted(os.listdir(tmp_path)) == ["out", "out.err", "whole"]
+
+
+CALIBRATED = ("--calibration-tokens", 300, "--json")
+CHANGES = len(tensors(LLAMA)) + 5  # weights of columns, a record, the header, tensors, a record, the cut behind the last byte
+
+
+def killed(shim, out, n, *more, model=LLAMA, to="q4_0"):
+    """A run whose worker dies before its nth change of the unfinished file. Whether it did."""
+    done = subprocess.run([TANDEM, "quantize", "--model", str(model), "--to", to, "--out", str(out), *map(str, more)], capture_output=True,
+                          text=True, timeout=60, env={**os.environ, "LD_PRELOAD": shim, "DISK_PREFIX": str(out), "DISK_KILL": str(n)})
+    assert done.returncode in (0, 1), done.stderr
+    return "signal 9" in done.stderr
+
+
+def test_a_run_killed_before_any_of_its_writes_is_finished_by_the_next(shim, texts, tmp_path):
+    options, out = (*CALIBRATED, "--calibration", texts[0]), tmp_path / "out"
+    wanted = json.loads(quantize(LLAMA, "q4_0", tmp_path / "whole", *options)[0])
+    n, begins = 0, []
+    while killed(shim, out, n := n + 1, *options):
+        assert not out.exists()
+        result, err = quantize(LLAMA, "q4_0", out, *options)
+        assert out.read_bytes() == (tmp_path / "whole").read_bytes(), n
+        d = json.loads(result)
+        assert d["relative_error"] == wanted["relative_error"]
+        for key in ("weighted_error", "weighted_error_without"):
+            assert d["calibration"][key] == wanted["calibration"][key]
+        anew = "left by an earlier run with its calibration" not in err
+        assert ("calibrating [" in err) == anew
+        begins.append("anew" if anew else re.search(r"at (\d+) %", err)[1])
+        out.unlink()
+    # Before the weights of columns, before their record; then with them; at last before the records are cut off.
+    assert n - 1 == CHANGES and begins[:2] == ["anew", "anew"] and "anew" not in begins[2:] and begins[-1] == "100"
+    assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
+
+
+def test_what_is_left_of_other_work_or_is_damaged_is_begun_anew(shim, texts, tmp_path):
+    options, out, partial, whole = (*CALIBRATED, "--calibration", texts[0]), tmp_path / "out", tmp_path / "out.partial", tmp_path / "whole"
+    quantize(LLAMA, "q4_0", whole, *options)
+    assert killed(shim, out, CHANGES, *options)
+    left, size = partial.read_bytes(), os.path.getsize(whole)
+    records = -(-size // 4096) * 4096
+    assert len(left) > records + 8192
+
+    def flipped(*places):
+        b = bytearray(left)
+        for at in places:
+            b[at] ^= 1
+        return bytes(b)
+
+    for what, is_kept in ((left, True), (flipped(records + 40), True), (flipped(records + 40, records + 4096 + 40), False),
+                          (flipped(records + 8192), False), (left[:records], False), (b"something else", False)):
+        partial.write_bytes(what)
+        _, err = quantize(LLAMA, "q4_0", out, *options)
+        assert ("continuing at" in err) == is_kept and ("starting anew: what an earlier run left" in err) != is_kept, err
+        assert ("calibrating [" in err) != is_kept
+        assert out.read_bytes() == whole.read_bytes()
+        out.unlink()
+    for model, to, more in ((LLAMA, "q4_1", options), (LLAMA, "q4_0", ()), (LLAMA, "q4_0", (*options[:4], texts[1])),
+                            (os.path.join(FAMILIES, "qwen2.gguf"), "q4_0", options)):
+        partial.write_bytes(left)
+        _, err = quantize(model, to, out, *more)
+        assert "starting anew: what an earlier run left" in err
+        quantize(model, to, tmp_path / "other", *more)
+        assert out.read_bytes() == (tmp_path / "other").read_bytes() != whole.read_bytes()
+        out.unlink()
+        (tmp_path / "other").unlink()
+    # A command that is refused leaves it, --force does not go on with it.
+    partial.write_bytes(left)
+    _, err = quantize(LLAMA, "q9", out, code=78)
+    assert partial.read_bytes() == left and ".partial stays" not in err
+    _, err = quantize(LLAMA, "q4_0", out, *options, "--force")
+    assert "continuing" not in err and "calibrating [" in err and out.read_bytes() == whole.read_bytes()
+    assert not partial.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_nothing(tmp_path, number):
-    p = running(tmp_path / "out")
-    _, err = quantize(GEMMA3, "q6_k", tmp_path / "out", code=1)
+def test_a_run_that_has_nothing_yet_leaves_nothing(texts, tmp_path, number):
+    out = tmp_path / "out"
+    p = start_run(GEMMA3, "q4_0", out, "--calibration", texts[0])
+    wait_until(p, lambda: "calibrating [" in said(out))
+    _, err = quantize(GEMMA3, "q6_k", out, code=1)
     assert "another run" in err
     p.send_signal(number)
     assert p.wait(20) == 130
-    assert os.listdir(tmp_path) == []
+    assert ".partial stays" not in said(out) and os.listdir(tmp_path) == ["out.err"]
 
 
-def test_a_run_interrupted_while_it_calibrates_leaves_nothing_and_the_next_one_is_whole(texts, tmp_path):
-    p = running(tmp_path / "out", "--calibration", texts[0], shows=b"calibrating [")
-    p.send_signal(signal.SIGINT)
-    assert p.wait(20) == 130
-    assert os.listdir(tmp_path) == []
-    # Nothing of a run with one text is left for one with another.
+def test_nothing_of_a_calibration_is_left_for_another_text(texts, tmp_path):
     model, others = os.path.join(FAMILIES, "qwen3.gguf"), []
     for name, text in (("a", texts[1]), ("a", texts[0]), ("b", texts[0])):
         quantize(model, "q5_1", tmp_path / name, "--calibration", text, "--force")
@@ -300,20 +496,12 @@ def test_a_run_interrupted_while_it_calibrates_leaves_nothing_and_the_next_one_i
     assert others[0] != others[1] == others[2]
 
 
-def test_a_killed_run_leaves_no_file_of_the_name_and_the_next_one_starts_again(tmp_path):
+def test_an_interrupted_run_with_force_says_how_to_go_on(tmp_path):
     out = tmp_path / "out"
-    p = running(out)
-    p.kill()
-    p.wait()
-    assert not out.exists()
-    with open(f"{out}.partial", "rb") as left:  # its worker died with it: the lock comes free
-        end = time.time() + 10
-        while time.time() < end:
-            try:
-                fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(0.05)
-    quantize(GEMMA3, "q6_k", out)
-    assert os.listdir(tmp_path) == ["out"]
-    assert json.loads(tandem("inspect", "--model", out, "--json")[0])["model"]["served"]
+    out.write_bytes(b"precious")
+    p = start_run(GEMMA3, "q6_k", out, "--force")
+    wait_until(p, lambda: "quantizing [" in said(out))
+    p.terminate()
+    assert p.wait(20) == 130
+    assert f"the command without --force, with {out} out of the way, goes on" in said(out)
+    assert out.read_bytes() == b"precious" and os.path.getsize(f"{out}.partial") > 0

@@ -27,6 +27,8 @@ std::unique_ptr<GgufModel> parse(const std::string& bytes) {
   return std::move(model).value();
 }
 
+const std::string kSource(64, '5');
+
 const QuantizeTarget& target_of(const char* option) { return *find_quantize_target(option); }
 
 // The whole file as the tool writes it.
@@ -66,7 +68,7 @@ GgufWriter small_model() {
 TEST_CASE("metadata is kept, file type and version are set, split keys are left out") {
   const std::string bytes = small_model().bytes();
   const auto model = parse(bytes);
-  const auto plan = plan_quantize(*model, target_of("q8_0"));
+  const auto plan = plan_quantize(*model, target_of("q8_0"), kSource);
   REQUIRE(plan.ok());
   const std::string out = write(*plan);
   REQUIRE(static_cast<int64_t>(out.size()) == plan->file_bytes);
@@ -74,6 +76,8 @@ TEST_CASE("metadata is kept, file type and version are set, split keys are left 
   CHECK(read->version() == 3);
   CHECK(*read->get_int("general.file_type") == 7);
   CHECK(*read->get_int("general.quantization_version") == 2);
+  CHECK(*read->get_string("tandem.quantize.source_sha256") == kSource);
+  CHECK(*read->get_int("tandem.quantize.version") == kQuantizeVersion);
   CHECK(read->find("split.count") == nullptr);
   CHECK(read->find("split.tensors.count") == nullptr);
   for (const char* key : {"x.u64", "x.i8", "x.i64", "x.f32", "x.f64", "x.yes", "general.architecture"}) {
@@ -93,10 +97,40 @@ TEST_CASE("metadata is kept, file type and version are set, split keys are left 
   CHECK((*read->get_array("x.none"))->count == 0);
 }
 
+TEST_CASE("headers are the same for the same work alone, and what an earlier run said of its own is replaced") {
+  const std::string bytes = small_model().bytes();
+  const auto model = parse(bytes);
+  const auto header = [&](const GgufModel& of, const char* option, const std::string& source, const ColumnWeights* weights = nullptr) {
+    return plan_quantize(of, target_of(option), source, weights)->header;
+  };
+  const std::string once = header(*model, "q4_k", kSource);
+  CHECK(header(*model, "q4_k", kSource) == once);
+  CHECK(header(*model, "q5_k", kSource) != once);
+  CHECK(header(*model, "q4_k", std::string(64, '6')) != once);
+  ColumnWeights weights;
+  weights.text_name = "manual.txt";
+  weights.text_sha256 = std::string(64, 'a');
+  weights.n_tokens = 4096;
+  weights.columns[model->find_tensor("blk.0.attn_q.weight")].resize(288);
+  const std::string calibrated = header(*model, "q4_k", kSource, &weights);
+  CHECK(calibrated != once);
+  weights.columns.begin()->second[3] = 7;  // what is computed makes no difference, what it is computed of does
+  CHECK(header(*model, "q4_k", kSource, &weights) == calibrated);
+  weights.n_tokens = 4095;
+  CHECK(header(*model, "q4_k", kSource, &weights) != calibrated);
+
+  const std::string first = write(*plan_quantize(*model, target_of("q8_0"), kSource));
+  const auto second = parse(first);
+  const std::string other(64, '7'), again = write(*plan_quantize(*second, target_of("q4_0"), other));
+  const auto read = parse(again);
+  CHECK(*read->get_string("tandem.quantize.source_sha256") == other);
+  CHECK(read->metadata().size() == second->metadata().size());
+}
+
 TEST_CASE("which tensor becomes what") {
   const std::string bytes = small_model().bytes();
   const auto model = parse(bytes);
-  const auto plan = plan_quantize(*model, target_of("q4_k"));
+  const auto plan = plan_quantize(*model, target_of("q4_k"), kSource);
   REQUIRE(plan.ok());
   const std::string out = write(*plan);
   const auto read = parse(out);
@@ -136,7 +170,7 @@ TEST_CASE("weights of columns: which tensors take them, what is improved, and wh
   };
   weigh("blk.0.attn_q.weight", 288);
   weigh("blk.0.ffn_up.weight", 40);  // becomes F16, which takes none
-  const auto plan = plan_quantize(*model, target_of("q4_k"), &weights);
+  const auto plan = plan_quantize(*model, target_of("q4_k"), kSource, &weights);
   REQUIRE(plan.ok());
   CHECK(plan->n_weighted == 1);
   std::vector<float> scratch;
@@ -161,13 +195,13 @@ TEST_CASE("weights of columns: which tensors take them, what is improved, and wh
   CHECK(*read->get_string("tandem.calibration.sha256") == std::string(64, 'a'));
   CHECK(read->find("quantize.imatrix.file") == nullptr);  // of the old one
   // Without a calibration the model's own keys stay as they are.
-  const std::string plain = write(*plan_quantize(*model, target_of("q4_k")));
+  const std::string plain = write(*plan_quantize(*model, target_of("q4_k"), kSource));
   const auto plain_read = parse(plain);
   CHECK(*plain_read->get_string("quantize.imatrix.file") == "old.dat");
   CHECK(plain_read->find("tandem.calibration.tokens") == nullptr);
 
   for (const char* option : {"q8_0", "f16"}) {
-    const auto none = plan_quantize(*model, target_of(option), &weights);
+    const auto none = plan_quantize(*model, target_of(option), kSource, &weights);
     REQUIRE(!none.ok());
     CHECK(none.status().message().find("a calibration would change nothing") != std::string::npos);
   }
@@ -179,7 +213,7 @@ TEST_CASE("a model's own alignment is kept") {
   w.u32("general.alignment", 128).tensor({"a", {32, 1}, 0, floats(32)}).tensor({"b", {32, 1}, 0, floats(32)});
   const std::string bytes = w.bytes();
   const auto model = parse(bytes);
-  const auto plan = plan_quantize(*model, target_of("q8_0"));
+  const auto plan = plan_quantize(*model, target_of("q8_0"), kSource);
   REQUIRE(plan.ok());
   CHECK(plan->header.size() % 128 == 0);
   CHECK(plan->tensors[1].padding == 128 - 34);
@@ -192,7 +226,7 @@ TEST_CASE("a tensor that has the type already is copied") {
   w.tensor({"a", {64, 1}, 8, q8});
   const std::string bytes = w.bytes();
   const auto model = parse(bytes);
-  const auto plan = plan_quantize(*model, target_of("Q8_0"));
+  const auto plan = plan_quantize(*model, target_of("Q8_0"), kSource);
   REQUIRE(plan.ok());
   CHECK(plan->tensors[0].quantize_row == nullptr);
   CHECK(write(*plan).substr(plan->header.size()) == q8);
@@ -200,11 +234,11 @@ TEST_CASE("a tensor that has the type already is copied") {
 
 TEST_CASE("what cannot be quantized is said") {
   const std::string norms = GgufWriter().tensor({"a.norm", {32}, 0, floats(32)}).bytes();
-  const auto none = plan_quantize(*parse(norms), target_of("q8_0"));
+  const auto none = plan_quantize(*parse(norms), target_of("q8_0"), kSource);
   REQUIRE(!none.ok());
   CHECK(none.status().message().find("m.gguf: has no tensor") == 0);
   const std::string doubles = GgufWriter().tensor({"a", {32, 1}, 28, std::string(256, '\0')}).bytes();
-  const auto f64 = plan_quantize(*parse(doubles), target_of("q8_0"));
+  const auto f64 = plan_quantize(*parse(doubles), target_of("q8_0"), kSource);
   REQUIRE(!f64.ok());
   CHECK(f64.status().code() == StatusCode::kUnimplemented);
   CHECK(f64.status().message().find("F64") != std::string::npos);
@@ -219,7 +253,7 @@ TEST_CASE("a row with no number, or one too large for the type, is found") {
     std::memcpy(data.data() + 40 * 4, &value, 4);
     const std::string bytes = GgufWriter().tensor({"a", {32, 2}, 0, data}).bytes();
     const auto model = parse(bytes);
-    const auto plan = plan_quantize(*model, target_of(option));
+    const auto plan = plan_quantize(*model, target_of(option), kSource);
     REQUIRE(plan.ok());
     std::vector<float> scratch;
     std::vector<uint8_t> out(static_cast<size_t>(plan->tensors[0].row_bytes));

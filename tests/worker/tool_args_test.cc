@@ -8,11 +8,13 @@ namespace tandem {
 TEST_CASE("tool arguments: descriptors, values, flags") {
   const auto args =
       parse_tool_args({"--model-fds", "4,5", "--model-names", "a.gguf,b.gguf", "--text-fd", "6",
-                       "--json", "--prompt", "64", "--force-isa", ""});
+                       "--made-fd", "7", "--json", "--prompt", "64", "--force-isa", ""});
   REQUIRE(args.ok());
   CHECK(args->model_fds == std::vector<int>{4, 5});
   CHECK(args->model_names == std::vector<std::string>{"a.gguf", "b.gguf"});
   CHECK(args->text_fd == 6);
+  CHECK(args->made_fd == 7);
+  CHECK(args->out_fd == -1);
   CHECK(args->has("--json"));
   CHECK_FALSE(args->has("--ids"));
   CHECK(*args->number("--prompt", 512, 1, 100) == 64);
