@@ -4,6 +4,7 @@
 // how many activation rows share an unpacked block, never these operations or their order.
 #include "kernels/columns.h"
 #include "kernels/forms_avx512vnni.h"
+#include "kernels/prefetch_block.h"
 
 namespace tandem::avx512vnni {
 namespace {
@@ -12,7 +13,6 @@ namespace {
 // are 330 KB.
 constexpr int64_t kRowsInCache = 64;
 constexpr int64_t kMostRows = 8;      // whose accumulators and sums fit the registers beside a block of weights
-constexpr int64_t kBlocksAhead = 12;  // 4 to 7 KB
 
 // A block of kRows activation rows.
 struct ActRows {

@@ -11,12 +11,12 @@
 #pragma once
 
 #include "kernels/columns.h"
+#include "kernels/prefetch_block.h"
 
 namespace tandem {
 namespace {
 
 constexpr int64_t kRowsInCache = 32;  // activation rows that stay in L2 while the weight tiles pass
-constexpr int64_t kBlocksAhead = 12;  // 4 to 7 KB
 
 // Of the first half with value / d.
 template <typename Form>

@@ -178,7 +178,7 @@ void add_quantize(CLI::App* app, QuantizeOptions* o, int* code) {
   verb->add_option("--threads", o->threads, "threads; 0: one a core; the file is the same for any number")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  verb->add_flag("--force", o->is_forced, "compute all of it, also where the file or a part of it is there");
+  verb->add_flag("--force", o->is_forced, "make the file also where it is there, and replace it");
   verb->add_flag("--json", o->json, "machine-readable");
   verb->callback([=] { *code = verb_quantize(*o); });
 }

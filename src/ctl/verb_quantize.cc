@@ -71,11 +71,10 @@ Result<UniqueFd> open_patiently(const std::string& path) {
 
 class UnfinishedFile {
  public:
-  UnfinishedFile(const std::string& target, bool is_forced) : target_(target) {
+  explicit UnfinishedFile(const std::string& target) : target_(target) {
     file_.path = target + ".partial";
-    file_.stays = std::string(isatty(STDERR_FILENO) == 1 ? "\n" : "") + "tandem quantize: " + file_.path + " stays: " +
-                  (is_forced ? "the command without --force, with " + target + " out of the way," : "the same command") +
-                  " goes on from what is on disk; to give up, remove that file\n";
+    file_.stays = std::string(isatty(STDERR_FILENO) == 1 ? "\n" : "") + "tandem quantize: " + file_.path +
+                  " stays: the same command goes on from what is on disk; to give up, remove that file\n";
   }
   ~UnfinishedFile() {
     on_signals(SIG_DFL);
@@ -89,9 +88,6 @@ class UnfinishedFile {
     unfinished = &file_;
     on_signals(leave);
     return {};
-  }
-  Status empty() {
-    return ftruncate(file_.fd.get(), 0) == 0 ? ok_status() : errno_status(errno, "cannot empty " + file_.path);
   }
   // Of the same file, for the worker.
   Result<UniqueFd> descriptor() const {
@@ -159,9 +155,8 @@ Result<int> quantize(const QuantizeOptions& o) {
     CHECK_ASSIGN(files.text, open_calibration(*o.calibration_file));
   }
   if (files.made.valid()) return run_worker_tool("quantize", std::move(files), tool_arguments(o));
-  UnfinishedFile file(o.out, o.is_forced);
+  UnfinishedFile file(o.out);
   CHECK_OK(file.open());
-  if (o.is_forced) CHECK_OK(file.empty());
   CHECK_ASSIGN(files.output, file.descriptor());
   const int code = run_worker_tool("quantize", std::move(files), tool_arguments(o));
   if (code == 0) CHECK_OK(file.finish());

@@ -101,7 +101,7 @@ struct QuantizeOptions {
   std::optional<std::string> calibration_file;  // text whose activations weigh the columns
   int64_t calibration_tokens = 4096;
   int threads = 0;
-  bool is_forced = false;  // replace what is there, go on with nothing
+  bool is_forced = false;  // replace what is there
   bool json = false;
 };
 int verb_quantize(const QuantizeOptions& options);

@@ -375,13 +375,16 @@ def fill_its_disk(p):
     return 1
 
 
-def test_an_interrupted_run_goes_on_where_it_was_and_makes_the_same_file(tmp_path):
+@pytest.mark.parametrize("more", [(), ("--force",)])
+def test_an_interrupted_run_goes_on_where_it_was_and_makes_the_same_file(more, tmp_path):
     whole, out = tmp_path / "whole", tmp_path / "out"
     wanted = json.loads(quantize(GEMMA3, "q8_0", whole, "--json")[0])
+    if more:
+        out.write_bytes(b"to be replaced")
     partial, size, before = f"{out}.partial", os.path.getsize(whole), 0
     for how in (kill_at_once, terminate, kill_its_worker, fill_its_disk):
         number = newest_record(partial, size)
-        p = start_run(GEMMA3, "q8_0", out)
+        p = start_run(GEMMA3, "q8_0", out, *more)
         wait_until(p, lambda: newest_record(partial, size) > number)
         code = how(p)
         assert p.wait(30) == code, how
@@ -394,8 +397,8 @@ def test_an_interrupted_run_goes_on_where_it_was_and_makes_the_same_file(tmp_pat
             assert f"{partial} stays: the same command goes on" in err
         if how is fill_its_disk:
             assert "disk is full" in err
-        assert not out.exists()
-    result, err = quantize(GEMMA3, "q8_0", out, "--json")
+        assert out.read_bytes() == b"to be replaced" if more else not out.exists()
+    result, err = quantize(GEMMA3, "q8_0", out, "--json", *more)
     assert int(re.search(r"continuing at (\d+) %", err)[1]) >= before and "starting anew" not in err
     d = json.loads(result)
     assert d["resumed_bytes"] > 0 and d["relative_error"] == wanted["relative_error"]
@@ -467,12 +470,11 @@ def test_what_is_left_of_other_work_or_is_damaged_is_begun_anew(shim, texts, tmp
         assert out.read_bytes() == (tmp_path / "other").read_bytes() != whole.read_bytes()
         out.unlink()
         (tmp_path / "other").unlink()
-    # A command that is refused leaves it, --force does not go on with it.
+    # A command that is refused leaves it.
     partial.write_bytes(left)
     _, err = quantize(LLAMA, "q9", out, code=78)
     assert partial.read_bytes() == left and ".partial stays" not in err
-    _, err = quantize(LLAMA, "q4_0", out, *options, "--force")
-    assert "continuing" not in err and "calibrating [" in err and out.read_bytes() == whole.read_bytes()
+    quantize(LLAMA, "q4_0", out, *options)
     assert not partial.exists()
 
 
@@ -494,14 +496,3 @@ def test_nothing_of_a_calibration_is_left_for_another_text(texts, tmp_path):
         quantize(model, "q5_1", tmp_path / name, "--calibration", text, "--force")
         others.append((tmp_path / name).read_bytes())
     assert others[0] != others[1] == others[2]
-
-
-def test_an_interrupted_run_with_force_says_how_to_go_on(tmp_path):
-    out = tmp_path / "out"
-    out.write_bytes(b"precious")
-    p = start_run(GEMMA3, "q6_k", out, "--force")
-    wait_until(p, lambda: "quantizing [" in said(out))
-    p.terminate()
-    assert p.wait(20) == 130
-    assert f"the command without --force, with {out} out of the way, goes on" in said(out)
-    assert out.read_bytes() == b"precious" and os.path.getsize(f"{out}.partial") > 0

@@ -210,6 +210,10 @@ def rows(on, off, targets):
     return out
 
 
+def settings_of(a, case):
+    return [*(a.set_off if case == "off" and a.set_off else a.set), f"degrade.enabled={'true' if case == 'on' else 'false'}"]
+
+
 def measure_unloaded(tandem, model, a):
     """[TTFT target, gap target, sustained requests a second]"""
     with tandem.serve(model, a.threads, a.set) as server:
@@ -226,7 +230,7 @@ def sustained_rate(tandem, model, a, targets, throughput):
     held, missed = 0.0, throughput
     for i in range(N_PROBES):
         rate = (held + missed) / 2
-        with tandem.serve(model, a.threads, [*a.set, "degrade.enabled=false"]) as server:
+        with tandem.serve(model, a.threads, settings_of(a, "off")) as server:
             replies, _ = asyncio.run(open_loop(server.address, make_asks(rate, 10**6, a.probe, 40 + i)))
         good = sum(on_target(dataclasses.asdict(r), targets) for r in replies) / len(replies)
         print(f"ladder off, {rate:.2f} requests/s: {good:.1%} of {len(replies)} on target", flush=True)
@@ -254,9 +258,9 @@ def measure(a, scratch, figures):
     asks = make_asks(OVERLOAD * fixed[2], a.high, a.seconds, 3)
     print(f"{os.path.basename(model)}: targets TTFT {fixed[0]:.3f} s, gap {1e3 * fixed[1]:.1f} ms; sustained {fixed[2]:.2f} requests/s; "
           f"{len(asks)} arrivals at {OVERLOAD * fixed[2]:.2f} a second, {asks[-1].at:.0f} s", flush=True)
-    for name, is_on in (("on", "true"), ("off", "false")):
+    for name in ("on", "off"):
         if a.only in ("", name):
-            figures[name] = load_case(tandem, model, a.threads, asks, [*a.set, f"degrade.enabled={is_on}"])
+            figures[name] = load_case(tandem, model, a.threads, asks, settings_of(a, name))
             within = ", ".join(f"{p} {share(figures[name]['replies'], fixed[:2], p)[0]:.1%}" for p in ("high", "normal", "low"))
             if a.json:
                 with open(a.json, "w") as f:
@@ -275,6 +279,7 @@ def main():
     p.add_argument("--quantize-to", default="q8_0", help="of the model first; empty: as it is")
     p.add_argument("--threads", type=int, default=0)
     p.add_argument("--set", action="append", default=[], help="section.key=value for all servers")
+    p.add_argument("--set-off", action="append", default=[], help="instead of --set where the ladder is off, if other settings are better there")
     p.add_argument("--fixed", default="", help="TTFT target, gap target, requests/s of an earlier run instead of measuring them")
     p.add_argument("--only", default="", choices=["", "on", "off"])
     p.add_argument("--json", help="keep figures here; those of earlier calls stay")
