@@ -50,23 +50,20 @@ Status Quantizer::add_tensors(const QuantizeProgress& from) {
   totals_ = from.totals;
   noted_us_ = monotonic_us();
   CHECK_OK(write_output(fd_, 0, plan_.header.data(), plan_.header.size()));
-  auto at = static_cast<int64_t>(plan_.header.size());
-  for (int64_t i = 0; i < static_cast<int64_t>(plan_.tensors.size()); ++i) {
-    const TensorPlan& tensor = plan_.tensors[static_cast<size_t>(i)];
-    at += tensor.padding;  // zeros already
-    if (i >= from.tensor) CHECK_OK(add_tensor(i, i == from.tensor ? from.row : 0, at));
-    at += tensor.n_bytes;
+  for (int64_t i = from.tensor; i < static_cast<int64_t>(plan_.tensors.size()); ++i) {
+    CHECK_OK(add_tensor(i, i == from.tensor ? from.row : 0));
   }
-  progress_.at(at);
+  progress_.at(plan_.file_bytes);
   return {};
 }
 
-Status Quantizer::add_tensor(int64_t index, int64_t first_row, int64_t at) {
+Status Quantizer::add_tensor(int64_t index, int64_t first_row) {
   const TensorPlan& tensor = plan_.tensors[static_cast<size_t>(index)];
+  const int64_t begin = place_of(plan_, {index, 0, {}});  // what is padded before it reads as zeros already
   const int64_t piece_rows = std::max<int64_t>(1, kPieceBytes / tensor.row_bytes);
   for (int64_t row = first_row; row < tensor.n_rows; row += piece_rows) {
     const int64_t n = std::min(piece_rows, tensor.n_rows - row);
-    CHECK_OK(add_rows(tensor, row, n, at + row * tensor.row_bytes));
+    CHECK_OK(add_rows(tensor, row, n, begin + row * tensor.row_bytes));
     const bool is_end = row + n == tensor.n_rows;
     CHECK_OK(note({is_end ? index + 1 : index, is_end ? 0 : row + n, totals_}));
   }

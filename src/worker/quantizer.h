@@ -26,7 +26,7 @@ class Quantizer {
 
  private:
   Status add_tensors(const QuantizeProgress& from);
-  Status add_tensor(int64_t index, int64_t first_row, int64_t at);
+  Status add_tensor(int64_t index, int64_t first_row);
   Status add_rows(const TensorPlan& tensor, int64_t first, int64_t n, int64_t at);
   Status add_up(const TensorPlan& tensor, int64_t first);
   Status note(const QuantizeProgress& progress);

@@ -189,8 +189,14 @@ def start(tmp_path):
         a.stop()
 
 
+def build_shim(name, tmp_path_factory):
+    """NAME.c of this folder as a library for LD_PRELOAD."""
+    out = str(tmp_path_factory.mktemp("shim") / f"{name}.so")
+    source = os.path.join(os.path.dirname(__file__), f"{name}.c")
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", out, source, "-ldl"], check=True)
+    return out
+
+
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory):
-    out = str(tmp_path_factory.mktemp("shim") / "disk_shim.so")
-    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", out, os.path.join(os.path.dirname(__file__), "disk_shim.c"), "-ldl"], check=True)
-    return out
+    return build_shim("disk_shim", tmp_path_factory)

@@ -1,21 +1,17 @@
 """The time of day jumps, as on a box without a battery when it reaches a time server: nothing but the times in the log follows."""
 import json
-import os
 import struct
-import subprocess
 import time
 
 import pytest
+from conftest import build_shim
 
 DAY = 86400
 
 
 @pytest.fixture(scope="module")
 def clock_shim(tmp_path_factory):
-    out = str(tmp_path_factory.mktemp("shim") / "clock_shim.so")
-    source = os.path.join(os.path.dirname(__file__), "clock_shim.c")
-    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", out, source, "-ldl"], check=True)
-    return out
+    return build_shim("clock_shim", tmp_path_factory)
 
 
 def stream_text(a, between=lambda n: None):
