@@ -95,6 +95,7 @@ Status read_rung_row(const Row& r, Rung* rung) {
     return ok_status();
   }
   if (key == "hold_s") return micros(0, 600, &rung->hold_us);
+  if (key == "leave_hold_s") return micros(0, 600, &rung->leave_hold_us);
   if (key == "dwell_s") return micros(kLeastDwellS, kMostDwellS, &rung->dwell_us);
   if (key == "then_normal_s") return micros(0, 600, &rung->then_normal_us);
   if (key == "max_tokens") {

@@ -23,6 +23,7 @@ struct Rung {
   std::vector<LoadCause> causes;
   double enter = 1, leave = 0;      // load of one of the causes; leave < enter
   int64_t hold_us = 0;              // the load must stay above `enter` for so long
+  int64_t leave_hold_us = 0;        // … and below `leave` for so long
   int64_t dwell_us = 10'000'000;    // at most one change per this time
   int64_t max_tokens = 0;           // kTokens: the cap of low-priority requests
   int64_t then_normal_us = 0;       // kShed: normal priority is shed too after so long above `enter`

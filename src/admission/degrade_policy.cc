@@ -25,6 +25,14 @@ Highest highest_of(const Rung& rung, const Load& load, bool is_queue_full) {
   return highest;
 }
 
+// Keeps in `*since_us` from when on `is_so` has been true; 0: it isn't.
+void note_since(bool is_so, int64_t now_us, int64_t* since_us) {
+  if (!is_so)
+    *since_us = 0;
+  else if (*since_us == 0)
+    *since_us = now_us;
+}
+
 }  // namespace
 
 DegradePolicy::DegradePolicy(Ladder ladder) : ladder_(std::move(ladder)) {
@@ -71,13 +79,11 @@ std::optional<DegradePolicy::Change> DegradePolicy::turn_rung(const Rung& rung, 
   State& s = state(rung.kind);
   if (!s.skip_reason.empty()) return std::nullopt;
   Highest now = highest_of(rung, load, is_queue_full);
-  if (now.value < rung.enter)
-    s.above_since_us = 0;
-  else if (s.above_since_us == 0)
-    s.above_since_us = now_us;
+  note_since(now.value >= rung.enter, now_us, &s.above_since_us);
+  note_since(now.value < rung.leave, now_us, &s.below_since_us);
   bool wanted = s.is_active;
   if (!s.is_active && s.above_since_us != 0 && now_us - s.above_since_us >= rung.hold_us) wanted = true;
-  if (s.is_active && now.value < rung.leave) wanted = false;
+  if (s.is_active && s.below_since_us != 0 && now_us - s.below_since_us >= rung.leave_hold_us) wanted = false;
   bool may_change = now_us - s.changed_us >= rung.dwell_us;
   std::string why = now.value < 0 ? "no load is known" : now.why;
   if (s.pin) wanted = *s.pin, may_change = true, why = "pinned";

@@ -2,8 +2,8 @@
 // thread.
 //
 // DESIGN. Every rung decides alone from the causes it helps: entered when one of them stays at or above `enter` for
-// `hold`, left when all are below `leave`, and never changed twice within `dwell`; so no load curve makes it flap. A
-// cause without a value neither enters nor holds a rung. An operator's pin beats all of that, until it is cleared; then
+// `hold`, left when all stay below `leave` for `leave_hold` (a lull of some seconds is not the overload's end), and never
+// changed twice within `dwell`; so no load curve makes it flap. A cause without a value neither enters nor holds a rung. An operator's pin beats all of that, until it is cleared; then
 // the load decides without waiting.
 // Rejected: one load for all rungs (memory pressure would turn logprobs off, which helps nothing).
 #pragma once
@@ -53,7 +53,8 @@ class DegradePolicy {
     bool is_active = false, sheds_normal = false;
     std::optional<bool> pin;
     std::string skip_reason;
-    int64_t changed_us = INT64_MIN / 2, above_since_us = 0;  // 0: not above `enter`
+    int64_t changed_us = INT64_MIN / 2;
+    int64_t above_since_us = 0, below_since_us = 0;  // 0: not above `enter`, not below `leave`
   };
   const State& state(RungKind kind) const { return states_[static_cast<size_t>(kind)]; }
   State& state(RungKind kind) { return states_[static_cast<size_t>(kind)]; }

@@ -170,6 +170,7 @@ TEST_CASE("ladder: what is wrong is named with file, line, value and range") {
   CHECK(has(with("name = \"shed\"\n", ""), "name is missing"));
   CHECK(has(with("causes = [\"kv\"]\n", ""), "causes is missing"));
   CHECK(has(with("enter = 0.9", "enter = 0.9\ndwell_s = 0.5"), "from 1 to 3600, got 0.5"));
+  CHECK(has(with("enter = 0.9", "enter = 0.9\nleave_hold_s = -1"), "rung.leave_hold_s must be a number from 0 to 600, got -1"));
   CHECK(has(with("enter = 0.9", "enter = 0.9\nmax_tokens = 5"), "belongs to the rung tokens only"));
   CHECK(has(with("\"shed\"", "\"tokens\""), "max_tokens is missing"));
   CHECK(has(with("enter = 0.9", "enter = 0.9\nspeed = 1"), "l.toml:5: rung.speed is not known here"));
@@ -203,6 +204,29 @@ TEST_CASE("policy: entered above enter, kept between, left below leave, after th
   run.steps(40, queue(0));
   CHECK(run.policy.active().empty());
   CHECK(!run.policy.sheds_normal());
+}
+
+TEST_CASE("policy: a lull shorter than leave_hold_s lets no rung go") {
+  std::string text = kTwo;
+  text.replace(text.find("leave = 0.75\n"), 13, "leave = 0.75\nleave_hold_s = 20\n");
+  Run run(text);
+  REQUIRE(run.policy.ladder().rungs[1].leave_hold_us == 20 * kS);
+  const LoadSample full = sample_of(LoadCause::kQueue, 1), idle = sample_of(LoadCause::kQueue, 0);
+  run.steps(30, full);
+  REQUIRE(run.policy.is_active(RungKind::kShed));
+  run.steps(15, idle);
+  CHECK(!run.policy.is_active(RungKind::kLogprobs));  // without it: gone at once
+  CHECK(run.policy.is_active(RungKind::kShed));
+  run.steps(10, full);  // the count begins again
+  run.steps(20, idle);
+  CHECK(run.policy.is_active(RungKind::kShed));
+  run.steps(2, idle);
+  CHECK(!run.policy.is_active(RungKind::kShed));
+  run.steps(30, full);
+  REQUIRE(run.policy.is_active(RungKind::kShed));
+  CHECK(run.policy.pin(RungKind::kShed, false));  // an operator does not wait
+  run.step(full);
+  CHECK(!run.policy.is_active(RungKind::kShed));
 }
 
 TEST_CASE("policy: a full queue sheds at once; causes that a rung does not name leave it alone") {
@@ -248,7 +272,6 @@ TEST_CASE("policy: hold, pin, clear and skip") {
   CHECK(two.policy.skip_reason(RungKind::kTokens) == "not on the ladder");
 }
 
-// Random curves: steps, ramps, noise, spikes, sensors that come and go, clocks that stand still and jump.
 TEST_CASE("policy: on another ladder a rung that both have stays as it is") {
   Run run(kTwo);
   run.steps(30, sample_of(LoadCause::kQueue, 1));
@@ -267,13 +290,23 @@ TEST_CASE("policy: on another ladder a rung that both have stays as it is") {
   CHECK(run.policy.active().empty());
 }
 
+// Random curves: steps, ramps, noise, spikes, sensors that come and go, clocks that stand still and jump. Every second one on a ladder
+// whose rungs wait before they let go.
 TEST_CASE("policy: no load curve makes a rung flap, and none stays where the load has long left it") {
+  constexpr int kLeaveHoldS = 20;
+  std::string holding = shipped();
+  for (size_t at = 0; (at = holding.find("\ndwell_s", at)) != std::string::npos; at += 40)
+    holding.insert(at, "\nleave_hold_s = " + std::to_string(kLeaveHoldS));
   std::mt19937 random(7);
   std::uniform_real_distribution<double> unit(0, 1);
   for (int round = 0; round < 300; ++round) {
-    Run run(shipped());
-    std::map<RungKind, int64_t> changed, dwell;
-    for (const Rung& rung : run.policy.ladder().rungs) dwell[rung.kind] = rung.dwell_us;
+    const bool holds = round % 2 == 1;
+    Run run(holds ? holding : shipped());
+    std::map<RungKind, int64_t> changed, dwell, loaded;  // `loaded`: last at or above `leave`
+    for (const Rung& rung : run.policy.ladder().rungs) {
+      dwell[rung.kind] = rung.dwell_us;
+      REQUIRE(rung.leave_hold_us == (holds ? kLeaveHoldS * kS : 0));
+    }
     double level[kNumLoadCauses] = {}, slope[kNumLoadCauses] = {};
     bool was_normal = false;
     for (int t = 0; t < 2000; ++t) {
@@ -290,8 +323,15 @@ TEST_CASE("policy: no load curve makes a rung flap, and none stays where the loa
         if (c == 4) s.heat_room_c = one.heat_room_c;
       }
       run.now += unit(random) < 0.01 ? static_cast<int64_t>(unit(random) * 100) * kS : 0;
-      run.step(s, unit(random) < 0.02);
+      const bool is_full = unit(random) < 0.02;
+      run.step(s, is_full);
+      for (const Rung& rung : run.policy.ladder().rungs) {
+        const bool is_loaded = std::any_of(rung.causes.begin(), rung.causes.end(),
+                                           [&](LoadCause c) { return run.load.value(c).value_or(-1) >= rung.leave; });
+        if (is_loaded || (is_full && rung.kind == RungKind::kShed)) loaded[rung.kind] = run.now;
+      }
       for (const auto& change : run.changes) {
+        if (!change.is_active && holds) REQUIRE(run.now - loaded[change.kind] >= kLeaveHoldS * kS);
         auto before = changed.find(change.kind);
         if (before != changed.end()) REQUIRE(run.now - before->second >= dwell[change.kind]);
         changed[change.kind] = run.now;
@@ -303,7 +343,7 @@ TEST_CASE("policy: no load curve makes a rung flap, and none stays where the loa
       REQUIRE((!run.policy.sheds_normal() || run.policy.is_active(RungKind::kShed)));
     }
     LoadSample idle = sample_of(LoadCause::kQueue, 0);
-    run.steps(30, idle);  // the overload is over: full quality within 30 s
+    run.steps(30 + (holds ? kLeaveHoldS : 0), idle);  // the overload is over: full quality within 30 s
     CHECK(run.policy.active().empty());
   }
 }
