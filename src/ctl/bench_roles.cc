@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/unique_fd.h"
 #include "ctl/http_client.h"
+#include "ctl/json_read.h"
 #include "ctl/programs.h"
 #include "ctl/sse_parser.h"
 
@@ -41,9 +42,9 @@ class Server {
     std::filesystem::remove_all(folder_, ignored);
   }
   const ServerOptions& options() const { return server_; }
-  Result<Json> status() const {
+  Result<JsonDocument> status() const {
     CHECK_ASSIGN(HttpAnswer answer, http_get(server_, "/status.json"));
-    Json json = Json::parse(answer.body, nullptr, false);
+    JsonDocument json(answer.body);
     if (!json.is_object()) return data_loss("/status.json is not JSON");
     return json;
   }
@@ -115,7 +116,7 @@ struct Times {
 };
 
 // One client: requests one after the other, each a prompt of its own.
-void run_client(const Server& server, const BenchOptions& o, int client, int vocab_size, Times* all, std::mutex* mutex) {
+void run_client(const Server& server, const BenchOptions& o, int client, int64_t vocab_size, Times* all, std::mutex* mutex) {
   for (int n = 0; n < o.repeat; ++n) {
     std::vector<int> ids;
     for (int i = 0; i < o.prompt; ++i)
@@ -129,12 +130,12 @@ void run_client(const Server& server, const BenchOptions& o, int client, int voc
     int64_t last = start;
     auto answer = http_post(server.options(), "/v1/completions", body.dump(), [&](std::string_view bytes) {
       for (const std::string& payload : parser.feed(bytes)) {
-        const Json event = Json::parse(payload, nullptr, false);
-        if (!event.is_object()) continue;
-        if (event.contains("error")) mine.error = event["error"].value("message", "an error without a reason");
-        for (const Json& choice : event.value("choices", Json::array())) {
-          if (!choice.contains("logprobs") || !choice["logprobs"].is_object()) continue;
-          mine.n_tokens += static_cast<int64_t>(choice["logprobs"].value("tokens", Json::array()).size());
+        const JsonDocument event(payload);
+        if (auto error = event.error()) mine.error = *error;
+        for (const JsonPart& choice : event.list("choices")) {
+          const size_t n_tokens = choice.list("logprobs.tokens").size();
+          if (n_tokens == 0) continue;
+          mine.n_tokens += static_cast<int64_t>(n_tokens);
           const int64_t now = monotonic_us();
           (last == start ? mine.first_ms : mine.gap_ms).push_back(static_cast<double>(now - last) / 1000);
           last = now;
@@ -161,13 +162,14 @@ double quantile(std::vector<double> values, double q) {
 Result<Json> run_shape(const BenchOptions& options, const std::string& name, const std::vector<std::string>& settings,
                        const std::vector<int>& batches) {
   CHECK_ASSIGN(auto server, Server::start(options, settings));
-  CHECK_ASSIGN(Json before, server->status());
-  const int vocab_size = before["model"].value("vocab_size", 0);
+  CHECK_ASSIGN(JsonDocument before, server->status());
+  const int64_t vocab_size = before.count("model.vocab_size");
   if (vocab_size < 1) return data_loss("the server does not tell its vocabulary's size");
   Json rows = Json::array();
-  auto handoff = [](const Json& status) {
+  auto handoff = [](const JsonPart& status) {
     double bytes = 0, seconds = 0;
-    for (const Json& w : status["workers"]) bytes += w.value("bytes_imported", 0.0), seconds += w.value("import_seconds", 0.0);
+    for (const JsonPart& w : status.list("workers"))
+      bytes += w.number("bytes_imported").value_or(0), seconds += w.number("import_seconds").value_or(0);
     return std::pair(bytes, seconds);
   };
   for (int batch : batches) {
@@ -182,7 +184,7 @@ Result<Json> run_shape(const BenchOptions& options, const std::string& name, con
     const double seconds = static_cast<double>(monotonic_us() - start) / 1e6;
     if (!times.error.empty()) return unavailable(name + ", " + std::to_string(batch) + " clients: " + times.error);
     usleep(600'000);  // two heartbeats: the counters are complete
-    CHECK_ASSIGN(Json after, server->status());
+    CHECK_ASSIGN(const JsonDocument after, server->status());
     auto [bytes0, copy0] = handoff(before);
     auto [bytes1, copy1] = handoff(after);
     const double bytes = bytes1 - bytes0, copy_s = copy1 - copy0;

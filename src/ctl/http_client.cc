@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <httplib.h>
 
-#include <nlohmann/json.hpp>
+#include "ctl/json_read.h"
 
 namespace tandem::ctl {
 
@@ -100,11 +100,8 @@ Result<HttpAnswer> http_post(const ServerOptions& server, const std::string& pat
 }
 
 std::string describe_refusal(const HttpAnswer& answer) {
-  const auto body = nlohmann::json::parse(answer.body, nullptr, false);
-  if (body.is_object() && body.contains("error") && body["error"].is_object()) {
-    const std::string message = body["error"].value("message", "");
-    if (!message.empty()) return fmt::format("the server answers {}: {}", answer.status, message);
-  }
+  const auto message = JsonDocument(answer.body).text("error.message");
+  if (message && !message->empty()) return fmt::format("the server answers {}: {}", answer.status, *message);
   return fmt::format("the server answers {} without a reason; is it a Tandem server?",
                      answer.status);
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "base/clock.h"
 #include "ctl/http_client.h"
@@ -30,7 +31,9 @@ void read(const Json& row, const char* name, std::string* out) {
 }
 template <typename Number>
 void read(const Json& row, const char* name, Number* out) {
-  if (row.contains(name) && row[name].is_number()) *out = row[name].get<Number>();
+  if (!row.contains(name) || !row[name].is_number()) return;
+  if (std::is_integral_v<Number> && row[name].is_number_float()) return;  // no count of ours, and maybe beyond the type
+  *out = row[name].get<Number>();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "base/clock.h"
+#include "ctl/terminal_text.h"
 
 namespace tandem::ctl {
 
@@ -42,10 +43,8 @@ const std::array<Column, 13> kColumns = {{
 }};
 
 // One line, printable, bounded: an error text is foreign.
-std::string tidy(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-  }
+std::string tidy(const std::string& foreign) {
+  std::string text = terminal_text(foreign, ' ');
   if (text.size() <= kMaxCell) return text;
   size_t end = kMaxCell - 3;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)

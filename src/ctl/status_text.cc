@@ -2,86 +2,52 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <string_view>
+
+#include "ctl/json_read.h"
 
 namespace tandem::ctl {
 
 namespace {
 
-using Json = nlohmann::json;
+std::string text(const JsonPart& root, std::string_view path) { return root.text(path).value_or("-"); }
 
-const Json* find(const Json& root, std::string_view path) {
-  const Json* at = &root;
-  while (!path.empty()) {
-    const size_t dot = std::min(path.find('.'), path.size());
-    const auto it = at->is_object() ? at->find(path.substr(0, dot)) : at->end();
-    if (!at->is_object() || it == at->end()) return nullptr;
-    at = &*it;
-    path.remove_prefix(std::min(dot + 1, path.size()));
-  }
-  return at;
-}
-
-std::optional<double> number(const Json& root, std::string_view path) {
-  const Json* at = find(root, path);
-  return at != nullptr && at->is_number() ? std::optional(at->get<double>()) : std::nullopt;
-}
-
-// Control characters of a foreign server must not reach the terminal.
-std::string text(const Json& root, std::string_view path) {
-  const Json* at = find(root, path);
-  if (at == nullptr || !at->is_string()) return "-";
-  std::string value = at->get<std::string>();
-  for (char& c : value)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return value;
-}
-
-std::string count(const Json& root, std::string_view path) {
-  const auto n = number(root, path);
+std::string count(const JsonPart& root, std::string_view path) {
+  const auto n = root.number(path);
   return n ? fmt::format("{:.0f}", *n) : "-";
 }
 
-std::string megabytes(const Json& root, std::string_view path) {
-  const auto n = number(root, path);
+std::string megabytes(const JsonPart& root, std::string_view path) {
+  const auto n = root.number(path);
   return n ? fmt::format("{:.0f} MB", *n / 1e6) : "-";
 }
 
-const Json& list(const Json& root, std::string_view path) {
-  static const Json kNone = Json::array();
-  const Json* at = find(root, path);
-  return at != nullptr && at->is_array() ? *at : kNone;
-}
-
 // The newest value that is one.
-std::string latest(const Json& root, const char* column, double factor, const char* unit) {
-  const Json& values = list(root, std::string("history.") + column);
+std::string latest(const JsonPart& root, const char* column, double factor, const char* unit) {
+  const auto values = root.list(std::string("history.") + column);
   for (auto it = values.rbegin(); it != values.rend(); ++it)
-    if (it->is_number()) return fmt::format("{:.3g} {}", it->get<double>() * factor, unit);
+    if (const auto value = it->number("")) return fmt::format("{:.3g} {}", *value * factor, unit);
   return "-";
 }
 
-std::string sensor(const Json& root, const std::string& name, double factor, const char* unit) {
+std::string sensor(const JsonPart& root, const std::string& name, double factor, const char* unit) {
   const std::string path = "sensors." + name, state = text(root, path + ".state");
-  const auto value = number(root, path + ".value");
+  const auto value = root.number(path + ".value");
   if (!value) return state == "broken" ? "broken sensor: " + text(root, path + ".note") : "no sensor";
   return fmt::format("{:.4g} {}{}", *value * factor, unit, state == "late" ? " (late)" : "");
 }
 
-std::string head(const Json& d) {
+std::string head(const JsonPart& d) {
   std::string out = fmt::format("{}: {}\n", text(d, "readiness.state"),
                                 text(d, "readiness.cause").empty() ? "no trouble" : text(d, "readiness.cause"));
   if (const std::string remedy = text(d, "readiness.remedy"); !remedy.empty() && remedy != "-") out += "  what helps: " + remedy + "\n";
-  out += fmt::format("version {}   up {:.0f} s   model {} ({} {})\n", text(d, "version"), number(d, "uptime_seconds").value_or(0),
+  out += fmt::format("version {}   up {:.0f} s   model {} ({} {})\n", text(d, "version"), d.number("uptime_seconds").value_or(0),
                      text(d, "model.name"), text(d, "model.architecture"), text(d, "model.quantization"));
   return out + fmt::format("sha256  {}\n", text(d, "model.sha256").empty() ? "being computed" : text(d, "model.sha256"));
 }
 
-std::string work(const Json& d) {
-  const auto used = number(d, "kv.pages_used"), free = number(d, "kv.pages_free");
+std::string work(const JsonPart& d) {
+  const auto used = d.number("kv.pages_used"), free = d.number("kv.pages_free");
   const double total = used.value_or(0) + free.value_or(0);
   std::string out = fmt::format("queue   running {}   waiting high {} normal {} low {}   of {}\n", count(d, "queue.running"),
                                 count(d, "queue.waiting.high"), count(d, "queue.waiting.normal"), count(d, "queue.waiting.low"),
@@ -94,21 +60,21 @@ std::string work(const Json& d) {
 }
 
 // Of a worker whose device holds not all layers.
-std::string split(const Json& d, const Json& w) {
-  const auto all = number(d, "model.layers"), on_device = number(w, "device_layers");
+std::string split(const JsonPart& d, const JsonPart& w) {
+  const auto all = d.number("model.layers"), on_device = w.number("device_layers");
   return all && on_device && *on_device > 0 && *on_device < *all ? fmt::format(", {:.0f} of {:.0f} layers on the device", *on_device, *all) : "";
 }
 
-std::string workers(const Json& d) {
+std::string workers(const JsonPart& d) {
   std::string out;
-  for (const Json& w : list(d, "workers"))
+  for (const JsonPart& w : d.list("workers"))
     out += fmt::format("worker  {} {}   pid {}   batch {}   memory {}   restarts {}   {} {}{}\n", text(w, "role"), text(w, "state"),
                        count(w, "pid"), count(w, "batch"), megabytes(w, "rss_bytes"), count(w, "restarts"), text(w, "device"),
                        text(w, "isa"), split(d, w));
   return out;
 }
 
-std::string machine(const Json& d) {
+std::string machine(const JsonPart& d) {
   std::string out = fmt::format("heat    {}   clock {}   memory free {}   pressure {}\n", sensor(d, "temperature_celsius", 1, "°C"),
                                 sensor(d, "clock_hertz", 1e-9, "GHz"), sensor(d, "memory_available_bytes", 1e-6, "MB"),
                                 sensor(d, "memory_pressure_ratio", 100, "%"));
@@ -120,17 +86,16 @@ std::string machine(const Json& d) {
   return out;
 }
 
-std::string load(const Json& d) {
+std::string load(const JsonPart& d) {
   std::string out = "load   ";
   for (const char* cause : {"queue", "compute", "kv", "memory", "heat"}) {
-    const auto value = number(d, std::string("load.") + cause + ".value");
+    const auto value = d.number(std::string("load.") + cause + ".value");
     out += fmt::format(" {} {}  ", cause, value ? fmt::format("{:.2f}", *value) : "-");
   }
   std::string rungs;
-  for (const Json& r : list(d, "ladder")) {
-    const Json* active = find(r, "is_active");
+  for (const JsonPart& r : d.list("ladder")) {
     const std::string pinned = text(r, "pinned");
-    if (active != nullptr && active->is_boolean() && active->get<bool>())
+    if (r.flag("is_active").value_or(false))
       rungs += " " + text(r, "rung") + (pinned == "on" ? " (pinned)" : "");
     else if (pinned == "off")
       rungs += " " + text(r, "rung") + " (pinned off)";
@@ -138,9 +103,9 @@ std::string load(const Json& d) {
   return out + "\nladder  " + (rungs.empty() ? "no rung is active" : "active:" + rungs) + "\n";
 }
 
-std::string faults(const Json& d) {
+std::string faults(const JsonPart& d) {
   std::string out;
-  for (const Json& f : list(d, "faults"))
+  for (const JsonPart& f : d.list("faults"))
     out += fmt::format("fault   {}  {} (x{}); done: {}\n", text(f, "at"), text(f, "what"), count(f, "count"), text(f, "action"));
   return out;
 }
@@ -148,8 +113,8 @@ std::string faults(const Json& d) {
 }  // namespace
 
 Result<std::string> status_text(const std::string& json) {
-  const Json d = Json::parse(json, nullptr, false);
-  if (!d.is_object() || find(d, "readiness.state") == nullptr)
+  const JsonDocument d(json);
+  if (!d.find("readiness.state").is_there())
     return data_loss("the answer is no status of a Tandem server; is the address right?");
   return head(d) + work(d) + load(d) + workers(d) + machine(d) + faults(d);
 }

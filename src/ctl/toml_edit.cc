@@ -5,10 +5,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <sstream>
+#include <tuple>
+#include <vector>
 
 #include "base/file_io.h"
+#include "base/toml_rows.h"
 #include "base/unique_fd.h"
 
 namespace tandem::ctl {
@@ -20,37 +25,84 @@ std::string trimmed(const std::string& line) {
   return first == std::string::npos ? "" : line.substr(first);
 }
 
-// "name = ..." or "#name = ...".
-bool is_key_line(const std::string& line, const std::string& name) {
+// "#name = …", with any blanks.
+bool is_commented_key(const std::string& line, const std::string& name) {
   std::string text = trimmed(line);
-  if (!text.empty() && text[0] == '#') text = trimmed(text.substr(1));
+  if (text.empty() || text[0] != '#') return false;
+  text = trimmed(text.substr(1));
   if (text.compare(0, name.size(), name) != 0) return false;
-  std::string rest = trimmed(text.substr(name.size()));
+  const std::string rest = trimmed(text.substr(name.size()));
   return !rest.empty() && rest[0] == '=';
+}
+
+// Without the key, in an order of their own: what an edit must leave as it is.
+std::vector<TomlRow> others(std::vector<TomlRow> rows, const std::string& section, const std::string& name) {
+  rows.erase(std::remove_if(rows.begin(), rows.end(), [&](const TomlRow& r) { return r.table == section && r.key == name; }), rows.end());
+  std::sort(rows.begin(), rows.end(), [](const TomlRow& a, const TomlRow& b) {
+    return std::tie(a.table, a.index, a.key) < std::tie(b.table, b.index, b.key);
+  });
+  return rows;
+}
+
+bool are_equal(const std::vector<TomlRow>& a, const std::vector<TomlRow>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const TomlRow& x, const TomlRow& y) {
+    return x.table == y.table && x.index == y.index && x.key == y.key && x.value == y.value;
+  });
+}
+
+// Line `line` (from 0) is the key's, or a new one goes in before it; no line: the file has no such section.
+struct Place {
+  std::optional<size_t> line;
+  bool is_key_line = false;
+};
+
+Place place_of_key(const std::vector<TomlRow>& rows, const std::vector<std::string>& lines, const std::string& section,
+                   const std::string& name) {
+  for (const TomlRow& row : rows)
+    if (row.table == section && row.key == name) return {static_cast<size_t>(row.line) - 1, true};
+  const std::string header = "[" + section + "]";
+  bool is_inside = false;
+  Place behind_header;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const std::string start = trimmed(lines[i]);
+    if (!start.empty() && start[0] == '[') {
+      is_inside = start.compare(0, header.size(), header) == 0;
+      if (is_inside) behind_header.line = i + 1;
+    } else if (is_inside && is_commented_key(lines[i], name)) {
+      return {i, true};
+    }
+  }
+  return behind_header;
 }
 
 }  // namespace
 
-std::string with_toml_key(const std::string& text, const std::string& section, const std::string& name, const std::string& value) {
+Result<std::string> with_toml_key(const std::string& text, const std::string& file, const std::string& section, const std::string& name,
+                                  const std::string& value) {
+  CHECK_ASSIGN(const std::vector<TomlRow> before, read_toml_rows(text, file));
+  std::vector<std::string> lines;
   std::istringstream in(text);
-  std::string out, line;
-  const std::string header = "[" + section + "]", fresh = name + " = " + value + "\n";
-  bool is_inside = false, is_done = false;
-  size_t behind_header = std::string::npos;
-  while (std::getline(in, line)) {
-    std::string start = trimmed(line);
-    if (!start.empty() && start[0] == '[') is_inside = start.compare(0, header.size(), header) == 0;
-    if (is_inside && !is_done && is_key_line(line, name)) {
-      out += fresh;
-      is_done = true;
-      continue;
-    }
-    out += line + "\n";
-    if (is_inside && behind_header == std::string::npos) behind_header = out.size();
-  }
-  if (is_done) return out;
-  if (behind_header == std::string::npos) return out + header + "\n" + fresh;
-  return out.insert(behind_header, fresh);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  const std::string fresh = name + " = " + value;
+  const Place place = place_of_key(before, lines, section, name);
+  if (!place.line)
+    lines.insert(lines.end(), {"[" + section + "]", fresh});
+  else if (place.is_key_line)
+    lines[*place.line] = fresh;
+  else
+    lines.insert(lines.begin() + static_cast<ptrdiff_t>(*place.line), fresh);
+  std::string edited;
+  for (const std::string& line : lines) edited += line + "\n";
+  // TOML can be written in many ways: what came out is read again.
+  const auto after = read_toml_rows(edited, file);
+  const auto wanted = read_toml_rows("[" + section + "]\n" + fresh, file);
+  const bool is_set = after.ok() && wanted.ok() && std::any_of(after->begin(), after->end(), [&](const TomlRow& r) {
+    return r.table == section && r.key == name && r.value == wanted->front().value;
+  });
+  if (!is_set || !are_equal(others(before, section, name), others(*after, section, name)))
+    return invalid_argument(file + " is written in a way that cannot be changed from here; set " + fresh + " under [" + section +
+                            "] in it yourself");
+  return edited;
 }
 
 Status replace_file(const std::string& path, const std::string& text, unsigned mode, const std::string& group) {

@@ -7,9 +7,11 @@
 
 namespace tandem::ctl {
 
-// `value` as written in TOML ("\"127.0.0.1:80\""). An existing line of the key, also one that is commented out, is
-// replaced; else one is added behind the section's header; else the section at the end.
-std::string with_toml_key(const std::string& text, const std::string& section, const std::string& name, const std::string& value);
+// `value` as written in TOML ("\"127.0.0.1:80\""), on one line. The key's line is replaced; without one, the first that is commented
+// out in its section; else a line is added behind the section's header; else the section at the end. kInvalidArgument, naming
+// `file`: broken TOML, or written so that this would change something else (`server.listen = …`, an inline table).
+Result<std::string> with_toml_key(const std::string& text, const std::string& file, const std::string& section, const std::string& name,
+                                  const std::string& value);
 
 // Replaces a file in one step, written through; mode and owner stay, for a new file they are `mode` and, as root,
 // root and `group` (empty: root).

@@ -7,8 +7,9 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "ctl/chat_answer.h"
 #include "ctl/http_client.h"
-#include "ctl/sse_parser.h"
+#include "ctl/terminal_text.h"
 #include "ctl/tool_process.h"
 #include "ctl/verbs.h"
 
@@ -17,31 +18,6 @@ namespace tandem::ctl {
 namespace {
 
 using Json = nlohmann::json;
-
-// One answer as its events arrive.
-struct Answer {
-  SseParser parser;
-  std::string text, finish_reason, error;
-  bool is_done = false;
-
-  void event(const std::string& payload) {
-    if (payload == "[DONE]") return void(is_done = true);
-    const Json json = Json::parse(payload, nullptr, false);
-    if (!json.is_object()) return void(error = "an event of the stream is not JSON");
-    if (json.contains("error"))
-      return void(error = json["error"].value("message", "the server gave no reason"));
-    for (const Json& choice : json.value("choices", Json::array())) {
-      if (choice.contains("finish_reason") && choice["finish_reason"].is_string())
-        finish_reason = choice["finish_reason"];
-      const Json delta = choice.value("delta", Json::object());
-      if (!delta.contains("content") || !delta["content"].is_string()) continue;
-      const std::string piece = delta["content"];
-      text += piece;
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
-      std::fflush(stdout);
-    }
-  }
-};
 
 Json body_of(const ChatOptions& options, const Json& messages) {
   Json body = {{"messages", messages}, {"stream", true}};
@@ -53,7 +29,8 @@ Json body_of(const ChatOptions& options, const Json& messages) {
 
 // Asks, prints and appends the answer to `messages`.
 Status ask(const ChatOptions& options, Json* messages) {
-  Answer answer;
+  ChatAnswer answer;
+  const bool is_terminal = isatty(STDOUT_FILENO);
   std::string body;
   try {  // dump() throws on text that is not UTF-8
     body = body_of(options, *messages).dump();
@@ -62,16 +39,19 @@ Status ask(const ChatOptions& options, Json* messages) {
   }
   CHECK_ASSIGN(const HttpAnswer reply,
                http_post(options.server, "/v1/chat/completions", body, [&](std::string_view bytes) {
-                 for (const std::string& payload : answer.parser.feed(bytes)) answer.event(payload);
-                 return answer.error.empty();
+                 std::string piece = answer.feed(bytes);
+                 if (is_terminal) piece = terminal_text(piece, '?', "\n\t");
+                 std::fwrite(piece.data(), 1, piece.size(), stdout);
+                 std::fflush(stdout);
+                 return answer.error().empty();
                }));
   if (reply.status != 200) return unavailable(describe_refusal(reply));
   std::fputs("\n", stdout);
   std::fflush(stdout);
-  if (!answer.error.empty()) return unavailable("the answer broke off: " + answer.error);
-  if (!answer.is_done) return unavailable("the answer broke off: the stream ended early");
-  if (answer.finish_reason == "length") std::fputs("[cut: the token limit was reached]\n", stderr);
-  messages->push_back({{"role", "assistant"}, {"content", answer.text}});
+  if (!answer.error().empty()) return unavailable("the answer broke off: " + answer.error());
+  if (!answer.is_done()) return unavailable("the answer broke off: the stream ended early");
+  if (answer.finish_reason() == "length") std::fputs("[cut: the token limit was reached]\n", stderr);
+  messages->push_back({{"role", "assistant"}, {"content", answer.text()}});
   return {};
 }
 

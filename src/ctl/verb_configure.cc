@@ -89,12 +89,13 @@ Status configure_listen(const ConfigureOptions& o, const Config& config) {
                             "server.allow_unauthenticated = true");
   std::string file = o.root + kConfig, folder = o.root + kDropInFolder;
   CHECK_ASSIGN(std::string text, read_file(file));
+  CHECK_ASSIGN(const std::string edited, with_toml_key(text, file, "server", "listen", "\"" + o.listen + "\""));
   CHECK_OK(make_folders(folder));
   CHECK_OK(replace_file(folder + "/listen.conf",
                         "# Written by `tandem configure listen`, together with server.listen in " + std::string(kConfig) +
                             ".\n[Socket]\nListenStream=\nListenStream=" + o.listen + "\n",
                         0644, ""));
-  CHECK_OK(replace_file(file, with_toml_key(text, "server", "listen", "\"" + o.listen + "\""), 0644, ""));
+  CHECK_OK(replace_file(file, edited, 0644, ""));
   if (!has_systemd(o)) return ok_status();
   CHECK_OK(run({"systemctl", "daemon-reload"}));
   CHECK_OK(run({"systemctl", "stop", "tandem.socket", "tandem.service"}));

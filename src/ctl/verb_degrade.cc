@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ctl/http_client.h"
+#include "ctl/json_read.h"
 #include "ctl/verbs.h"
 
 namespace tandem::ctl {
@@ -16,8 +17,7 @@ Result<std::string> pin(const DegradeOptions& options) {
                http_post(options.server, "/admin/degrade", body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
                          [&](std::string_view data) { return text.append(data), true; }));
   if (answer.status != 200) return unavailable(describe_refusal(answer));
-  const auto reply = nlohmann::json::parse(text, nullptr, false);
-  return reply.is_object() ? reply.value("done", "done") : std::string("done");
+  return JsonDocument(text).text("done").value_or("done");
 }
 
 }  // namespace

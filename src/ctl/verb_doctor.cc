@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "base/config.h"
 #include "ctl/board_profile.h"
 #include "ctl/doctor_checks.h"
 #include "ctl/http_client.h"
+#include "ctl/json_read.h"
 #include "ctl/tool_process.h"
 #include "ctl/verbs.h"
 
@@ -41,16 +41,16 @@ DoctorLine check_configuration(const DoctorOptions& options, Config* config) {
 void report_workers(const ServerOptions& server) {
   const auto answer = http_get(server, "/status.json");
   if (!answer.ok() || answer->status != 200) return;
-  const nlohmann::json status = nlohmann::json::parse(answer->body, nullptr, false);
-  if (!status.is_object() || !status.contains("workers")) return;
-  for (const auto& w : status["workers"]) {
-    const std::string state = w.value("state", "");
-    const std::string found = fmt::format("{}, {} of {} pages used, {} lent, {} copied from others", state,
-                                          w.value("pages_used", 0), w.value("pages_used", 0) + w.value("pages_free", 0),
-                                          w.value("pages_lent", 0), w.value("pages_imported", 0));
-    const std::string what = fmt::format("worker {} {}", w.value("role", ""), w.value("number", 0));
+  const JsonDocument status(answer->body);
+  for (const JsonPart& w : status.list("workers")) {
+    const std::string state = w.text("state").value_or("");
+    const double used = w.number("pages_used").value_or(0), free = w.number("pages_free").value_or(0);
+    const std::string found = fmt::format("{}, {:.0f} of {:.0f} pages used, {} lent, {} copied from others", state, used, used + free,
+                                          w.count("pages_lent"), w.count("pages_imported"));
+    const std::string what = fmt::format("worker {} {}", w.text("role").value_or(""), w.count("number"));
     const bool is_ready = state == "ready";
-    print({is_ready ? "pass" : "warn", what, found, is_ready ? "" : "its cause: " + w.value("cause", "not told") + "; see tandem status"});
+    print({is_ready ? "pass" : "warn", what, found,
+           is_ready ? "" : "its cause: " + w.text("cause").value_or("not told") + "; see tandem status"});
   }
 }
 

@@ -9,11 +9,11 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/file_io.h"
 #include "base/unique_fd.h"
 #include "ctl/download.h"
+#include "ctl/json_read.h"
 #include "ctl/progress.h"
 
 namespace tandem::ctl {
@@ -51,17 +51,15 @@ Status each_entry(archive* zip, const std::function<bool(archive_entry*)>& see) 
 }  // namespace
 
 Result<Wheel> parse_wheel_index(const std::string& text, const std::string& package) {
-  auto root = nlohmann::json::parse(text, nullptr, false);
-  if (!root.is_object() || !root.contains("urls") || !root["urls"].is_array())
-    return data_loss("the package index gave no list of files for " + package);
-  for (const auto& file : root["urls"]) {
-    if (!file.is_object() || file.value("packagetype", "") != "bdist_wheel" || !ends_with(file.value("filename", ""), "-any.whl")) continue;
-    if (!file.contains("digests") || !file["digests"].is_object() || !file.contains("size") || !file["size"].is_number_integer()) continue;
+  const JsonDocument root(text);
+  if (!root.has_list("urls")) return data_loss("the package index gave no list of files for " + package);
+  for (const JsonPart& file : root.list("urls")) {
+    if (file.text("packagetype") != "bdist_wheel" || !ends_with(file.text("filename").value_or(""), "-any.whl")) continue;
     Wheel wheel;
-    wheel.url = file.value("url", "");
-    wheel.sha256 = file["digests"].value("sha256", "");
-    wheel.bytes = file["size"].get<int64_t>();
-    if (!wheel.url.empty() && wheel.sha256.size() == 64) return wheel;
+    wheel.url = file.text("url").value_or("");
+    wheel.sha256 = file.text("digests.sha256").value_or("");
+    wheel.bytes = file.count("size");
+    if (!wheel.url.empty() && wheel.sha256.size() == 64 && wheel.bytes > 0) return wheel;
   }
   return not_found("package " + package + " has no wheel for any platform");
 }

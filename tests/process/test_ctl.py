@@ -1,10 +1,12 @@
 """The `tandem` command on a real model: tools without a server, and the verbs that talk to one."""
 import hashlib
+import http.server
 import json
 import math
 import os
 import subprocess
 import tarfile
+import threading
 import time
 
 import pytest
@@ -179,6 +181,53 @@ def test_chat_streams_an_answer(appliance):
     assert len(out.strip()) > 0
     _, err = tandem("chat", "--url", appliance.url, "--temperature", 2, "--max-tokens", 1 << 23, "hi", code=1)
     assert "400" in err
+
+
+class Foreign(http.server.BaseHTTPRequestHandler):
+    """A server that answers everything with what a test gave it."""
+    status, body = 200, b""
+
+    def answer(self):
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    do_GET = do_POST = answer
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def foreign():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_model_gives_a_terminal_no_orders(foreign):
+    Foreign.status = 200
+    Foreign.body = b'data: {"choices":[{"delta":{"content":"a\\u001b]52;c;eA\\u0007\\u009b1m\\n\\tb"}}]}\n\ndata: [DONE]\n\n'
+    out, _ = tandem("chat", "--url", foreign, "hi")
+    assert out == "a\x1b]52;c;eA\a\x9b1m\n\tb\n"  # to a file or a pipe: as it is
+    terminal, inside = os.openpty()
+    subprocess.run([os.path.join(BIN, "tandem"), "chat", "--url", foreign, "hi"], stdout=inside, check=True, timeout=60)
+    os.close(inside)
+    assert os.read(terminal, 1000) == b"a?]52;c;eA??1m\r\n\tb\r\n"
+    os.close(terminal)
+
+
+@pytest.mark.parametrize("body", [b"", b"7", b'{"error":3}', b'{"error":{"message":[]}}', b'{"workers":[7,{"role":5}],"readiness":{"state":[]}}',
+                                  b'{"data":[3,{"id":[]}]}', b'data: {"choices":3}\n\n', b'data: {"error":null}\n\n', b"\xff\xfe"])
+@pytest.mark.parametrize("status", [200, 500])
+def test_servers_that_are_not_ours_end_no_verb_by_a_signal(foreign, body, status):
+    Foreign.status, Foreign.body = status, body
+    for args in [["chat", "hi"], ["status"], ["log"], ["degrade", "set", "shed"]]:
+        done = subprocess.run([os.path.join(BIN, "tandem"), *args, "--url", foreign], capture_output=True, timeout=60)
+        assert 0 <= done.returncode <= 2, (args, done.returncode, done.stderr)
+        assert done.returncode == 0 or done.stderr.startswith(b"tandem "), (args, done.stderr)
 
 
 def test_log_shows_rows_from_server_and_file(appliance):
