@@ -170,6 +170,16 @@ std::string kv(const Doc& d) {
   return out + row("Preemptions", count(d.number("kv.preemptions"))) + "</dl>";
 }
 
+// "queue compute heat" -> "queue, compute or heat".
+std::string either_of(std::string words) {
+  const size_t last = words.rfind(' ');
+  if (last == std::string::npos) return words;
+  const std::string tail = words.substr(last + 1);
+  words.resize(last);
+  for (size_t at = 0; (at = words.find(' ', at)) != std::string::npos; at += 2) words.insert(at, ",");
+  return words + " or " + tail;
+}
+
 // Load by cause as bars, and the ladder with the rungs that are active lit.
 std::string load(const Doc& d) {
   std::string out = "<dl>";
@@ -191,7 +201,7 @@ std::string load(const Doc& d) {
     bool is_active = active != nullptr && active->as_bool() != nullptr && *active->as_bool();
     std::string pinned = r.text("pinned"), skipped = r.text("skipped");
     std::string tail = !skipped.empty() ? "skipped: " + skipped
-                                        : fmt::format("at {:.2f} of {}{}", r.number_or_0("enter"), r.text("causes"),
+                                        : fmt::format("at {:.2f} of {}{}", r.number_or_0("enter"), either_of(r.text("causes")),
                                                       pinned.empty() ? "" : ", pinned " + pinned);
     out += fmt::format("<li{}>{} <b>{}</b> <span class=\"soft\">{}</span></li>", is_active ? " class=\"lit\"" : "",
                        is_active ? "▲ active:" : "off:", r.text("rung"), tail);

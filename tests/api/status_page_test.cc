@@ -57,7 +57,7 @@ TEST_CASE("status page: each section says what the status says, escaped") {
   CHECK(has(section(s, "load"), "aria-label=\"25 %\""));
   CHECK(has(section(s, "load"), "not known: absent"));
   CHECK(has(section(s, "load"), "<li class=\"lit\">▲ active: <b>logprobs</b>"));
-  CHECK(has(section(s, "load"), "pinned on"));
+  CHECK(has(section(s, "load"), "at 0.70 of queue or compute, pinned on"));
   CHECK(has(section(s, "load"), "<li>off: <b>weights-4bit</b> <span class=\"soft\">skipped: no &lt;lean&gt; set"));
   CHECK(has(section(s, "workers"), "<td class=\"n\">250 MB</td>"));
   CHECK(has(section(s, "workers"), "Last end: crash: x"));
