@@ -58,10 +58,11 @@ def read_stored():
     return figures
 
 
-def instruction_counts(build, planted=None):
+def instruction_counts(build, program, arguments=(), at_least=10):
+    """{name of a marked call: instructions}"""
     with tempfile.TemporaryDirectory() as folder:
         command = ["valgrind", "--tool=callgrind", "--collect-atstart=no", "--callgrind-out-file=" + folder + "/out",
-                   str(build / "tests/figures/kernel_calls")] + ([planted] if planted else [])
+                   str(build / "tests/figures" / program), *arguments]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             fail(done.stderr)
@@ -71,10 +72,14 @@ def instruction_counts(build, planted=None):
             name = re.search(r"^desc: Trigger: Client Request: (.*)$", text, re.M)
             total = re.search(r"^(?:summary|totals): (\d+)$", text, re.M)
             if name and total:
-                counts["calls " + name.group(1)] = int(total.group(1))
-        if len(counts) < 10:
-            fail("callgrind counted %d ops only" % len(counts))
+                counts[name.group(1)] = int(total.group(1))
+        if len(counts) < at_least:
+            fail("callgrind counted %d calls only" % len(counts))
         return counts
+
+
+def op_figures(build, planted=()):
+    return {"calls " + name: count for name, count in instruction_counts(build, "kernel_calls", planted).items()}
 
 
 def assembly(build, source):
@@ -196,7 +201,7 @@ def report(wrong):
 
 
 def planted(build):
-    wrong = compare(instruction_counts(build, "avx2/add"), read_stored(), "calls")
+    wrong = compare(op_figures(build, ["avx2/add"]), read_stored(), "calls")
     if not any("avx2/add" in w for w in wrong):
         fail("three calls instead of one were not seen")
     _, wrong = loop_figures(build, lambda body, loop: ["vmovaps %zmm0, 64(%rsp)"] + body)
@@ -213,7 +218,7 @@ def planted(build):
 
 
 def record(build):
-    figures = instruction_counts(build)
+    figures = op_figures(build)
     loops, wrong = loop_figures(build)
     report(wrong)
     figures.update(loops)
@@ -230,7 +235,7 @@ def main():
     if sys.argv[1] == "planted":
         return planted(build)
     if sys.argv[1] == "calls":
-        return report(compare(instruction_counts(build), read_stored(), "calls"))
+        return report(compare(op_figures(build), read_stored(), "calls"))
     figures, wrong = loop_figures(build)
     report(wrong + compare(figures, read_stored(), "loop"))
 
