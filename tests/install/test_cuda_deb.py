@@ -4,11 +4,9 @@ device, says what is missing and serves from the processor; without the package 
 import os
 import re
 import shutil
-import subprocess
 
 import pytest
-from machine import Machine
-from test_deb import HERE, MODEL, READY, SUITE, URL, journal, wait_ready
+from test_deb import MODEL, READY, URL, booted, journal, wait_ready
 
 FOLDER = os.environ.get("TANDEM_CUDA_DEBS", "")
 
@@ -18,10 +16,8 @@ def box():
     if not FOLDER:
         pytest.fail("TANDEM_CUDA_DEBS must name the folder of both packages")
     debs = {name.split("_")[0]: os.path.join(FOLDER, name) for name in os.listdir(FOLDER) if name.endswith(".deb")}
-    made = subprocess.run([os.path.join(HERE, "run_root"), SUITE, debs["tandem"]], stdout=subprocess.PIPE, text=True, check=True)
-    machine = Machine(made.stdout.split()[-1])
+    machine = booted(debs["tandem"], FOLDER)
     try:
-        machine.boot()
         for name in ("tandem", "tandem-cuda"):
             shutil.copy(debs[name], machine.path(f"root/{name}.deb"))
         machine.run("apt-get", "install", "-y", "/root/tandem.deb")

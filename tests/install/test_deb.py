@@ -1,5 +1,6 @@
 """The package's life under a booted systemd, in order: install, answer, reload, restart, kill, upgrade, reboot, remove,
 purge. Each test begins where the one before ended; `fresh()` puts right what a failed one may have left."""
+import json
 import os
 import re
 import shutil
@@ -83,22 +84,49 @@ def repacked(deb, folder, version, change=None):
     return out
 
 
-@pytest.fixture(scope="module")
-def box(tmp_path_factory):
-    if not DEB:
-        pytest.fail("TANDEM_DEB must name the package under test")
-    made = subprocess.run([os.path.join(HERE, "run_root"), SUITE, DEB], stdout=subprocess.PIPE, text=True, check=True)
+def booted(deb, folder):
+    """A machine with all that `deb` depends on; for packages that a test makes, `folder` is at hand as .debs."""
+    made = subprocess.run([os.path.join(HERE, "run_root"), SUITE, deb], stdout=subprocess.PIPE, text=True, check=True)
     machine = Machine(made.stdout.split()[-1])
     try:
         machine.boot()
     except Exception:
         machine.off()
         raise
-    folder = str(tmp_path_factory.mktemp("debs"))
-    machine.debs = folder
+    machine.debs = str(folder)
+    return machine
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory):
+    if not DEB:
+        pytest.fail("TANDEM_DEB must name the package under test")
+    machine = booted(DEB, tmp_path_factory.mktemp("debs"))
     shutil.copy(DEB, machine.path("root/tandem.deb"))
     yield machine
     machine.off()
+
+
+def n_rows(box):
+    return len(box.run("tandem", "log", "--limit", "10000").stdout.split("\n"))
+
+
+def upgrade_under_a_stream(box, package, version):
+    """While somebody reads a stream and others connect anew all the time: none of them notices."""
+    shutil.copy(package, box.path("root/newer.deb"))
+    rows = n_rows(box)
+    knocking = box.start_python(KNOCK, URL, 10)
+    stream = box.start_python(STREAM, URL, 400)
+    assert stream.stderr.readline() == "first\n"
+    box.run("apt-get", "install", "-y", "-o", "Dpkg::Options::=--force-confold", "/root/newer.deb")
+    out, err = stream.communicate(timeout=60)
+    assert '"finish": "length"' in out and '"done": true' in out, out + err
+    out, err = knocking.communicate(timeout=60)
+    assert set(json.loads(out)) == {"200"}, out
+    assert box.run("dpkg-query", "-W", "-f=${Version}", "tandem").stdout == version
+    wait_ready(box)
+    assert "Paris" in box.python(ASK, URL)
+    assert n_rows(box) > rows
 
 
 def drop_in(box, name, text):
@@ -316,24 +344,11 @@ def test_upgrade_while_a_stream_runs(box):
             with open(os.path.join(tree, "etc/tandem", name), "a") as f:
                 f.write("# of the newer version\n")
     newer = repacked(DEB, box.debs, "0.1.0+next", change)
-    shutil.copy(newer, box.path("root/newer.deb"))
     config = box.path("etc/tandem/tandem.toml")
     config.write_text(config.read_text().replace("#max_queue = 192", "max_queue = 99"))
-    rows = len(box.run("tandem", "log", "--limit", "10000").stdout.split("\n"))
-    knocking = box.start_python(KNOCK, URL, 10)
-    stream = box.start_python(STREAM, URL, 400)
-    assert stream.stderr.readline() == "first\n"
-    box.run("apt-get", "install", "-y", "-o", "Dpkg::Options::=--force-confold", "/root/newer.deb")
-    out, err = stream.communicate(timeout=60)
-    assert '"finish": "length"' in out and '"done": true' in out, out + err
-    out, err = knocking.communicate(timeout=60)
-    assert set(__import__("json").loads(out)) == {"200"}, out
-    assert box.run("dpkg-query", "-W", "-f=${Version}", "tandem").stdout == "0.1.0+next"
+    upgrade_under_a_stream(box, newer, "0.1.0+next")
     assert "max_queue = 99" in config.read_text() and "newer version" not in config.read_text()
     assert "newer version" in box.path("etc/tandem/profile.toml").read_text()
-    wait_ready(box)
-    assert "Paris" in box.python(ASK, URL)
-    assert len(box.run("tandem", "log", "--limit", "10000").stdout.split("\n")) > rows
 
 
 def test_downgrade_is_refused_if_the_database_is_newer(box):
