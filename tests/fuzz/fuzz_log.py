@@ -5,7 +5,7 @@ import os
 import sys
 
 LOG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log.jsonl")
-TARGETS = ("fuzz_gguf", "fuzz_tokenizer", "fuzz_template", "fuzz_ipc", "fuzz_http_body")
+TARGETS = ("fuzz_gguf", "fuzz_tokenizer", "fuzz_template", "fuzz_ipc", "fuzz_http_body", "fuzz_settings", "fuzz_reply")
 GOAL_EXECUTIONS = 100_000_000
 MOST_COUNTED = GOAL_EXECUTIONS * 3 // 10  # of one target: what a fast one runs beyond that counts for nothing
 LEAST_EXECUTIONS = 1_000_000

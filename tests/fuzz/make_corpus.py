@@ -135,6 +135,46 @@ def write_http():
         save("fuzz_http_body", name, bytes([kind]) + body.encode())
 
 
+def write_settings():
+    ladder = (HERE.parents[1] / "firmware_config" / "degrade_ladder.toml").read_text()
+    rows = "\n".join(line.split("  #")[0] for line in ladder.splitlines() if line and line[0] != "#")
+    digest = "0123456789abcdef" * 4
+    files = {
+        "config": (0, '[server]\nlisten = "127.0.0.1:8080"\n[batch]\nmax_batch_size = 8\n[degrade]\nenabled = false\n[cpu]\nthreads = 2\n'),
+        "wrong": (0, '[server]\nlisten = 5\n[batch]\nmax_batch_size = 99999999999999999999\n'),
+        "ladder": (1, rows),
+        "rung": (1, '[[rung]]\nname = "shed"\ncauses = ["kv"]\nenter = 0.9\nleave = 0.5\nleave_hold_s = 3\n'),
+        "words": (2, "# words\nstraße\nnew york\nre:^a(b|c)+$\n\0The STRASSE to New  York, abcb"),
+        "scripts": (2, "日本\ne\u0301t\u00e9\n\0x 日本 été"),
+        "keys": (3, f"# users\nann:{digest}:high:filtered:running=3\nbob:{digest}:per_minute=7:low\n"),
+        "admin": (4, f"{digest}\n"),
+        "processors": (5, "0-3,6;7,8-9"),
+        "edit": (6, '# a\n[server]\n# listen = "x"\nport = 1\n[log]\n'),
+    }
+    for name, (kind, text) in files.items():
+        save("fuzz_settings", name, bytes([kind]) + text.encode())
+
+
+def write_replies():
+    event = 'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":null}]}\n\n'
+    urls = '{"urls":[{"packagetype":"bdist_wheel","filename":"a-1-py3-none-any.whl","url":"https://a/b","size":5,"digests":{"sha256":"' + "0" * 64 + '"}}]}'
+    status = ('{"readiness":{"state":"ready","cause":""},"version":"1","uptime_seconds":3.5,"model":{"name":"m","layers":30},"kv":{"pages_used":1,'
+              '"pages_free":3},"load":{"kv":{"value":0.1}},"ladder":[{"rung":"shed","is_active":true,"pinned":"on"}],"workers":[{"role":"both",'
+              '"state":"ready","pid":5,"rss_bytes":1e9,"device_layers":3}],"sensors":{"clock_hertz":{"state":"late","value":3e9}},"history":'
+              '{"ttft_seconds":[null,0.1]},"faults":[{"at":"t","what":"w","count":2,"action":"a"}]}')
+    bodies = {
+        "chat": (0, ": keep-alive\n\n" + event + event.replace("null", '"length"').replace("\n", "\r\n") + "data: [DONE]\n\n"),
+        "broken_off": (0, event + 'data: {"error":{"message":"worker lost"}}\n\n'),
+        "no_object": (0, 'data: {"error":null}\n\ndata: {"choices":[7,{"delta":5}]}\n\n'),
+        "index": (1, urls), "index_types": (1, urls.replace('"bdist_wheel"', "3").replace(":5,", ":1e99,")),
+        "rows": (2, '{"data":[{"id":"r","received":"2026-11-29T12:34:56.5Z","total_ms":1.5,"seed":18446744073709551615,"prompt_tokens":1e300},7]}'),
+        "status": (3, status), "status_types": (3, status.replace('"ready"', "[]").replace("3.5", '"x"')),
+        "refusal": (4, '{"error":{"message":"too long \\u001b[31m","type":"x"}}'),
+    }
+    for name, (kind, body) in bodies.items():
+        save("fuzz_reply", name, bytes([kind]) + body.encode())
+
+
 def write_all(folder):
     global corpus
     corpus = pathlib.Path(folder)
@@ -142,6 +182,8 @@ def write_all(folder):
     write_tokenizer()
     write_templates()
     write_http()
+    write_settings()
+    write_replies()
 
 
 if __name__ == "__main__":
