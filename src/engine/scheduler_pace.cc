@@ -11,6 +11,7 @@ namespace {
 // A step with a chunk may take so many times as long as the decodes in it alone, where the target
 // is less: else prompts would stand still on a machine that cannot hold the target anyway.
 constexpr double kLeastStretch = 2.5;
+constexpr double kLeastStretchBelow = 1.5;  // beside a stream that is more important than the prompt
 constexpr int kLeastChunk = 8;   // a prompt always goes on
 constexpr int kChunkUnit = 4;
 constexpr double kHighUsage = 0.80, kLowUsage = 0.70;  // of the device's pages
@@ -31,14 +32,28 @@ void Scheduler::add_to_shape(int first_pos, int n_tokens, bool is_decode,
   (is_decode ? shape->decode_reads : shape->prefill_reads) += reads;
 }
 
+// Until steps of a set were seen, those of the other one tell more than nothing: its first step must not be a whole chunk.
+const StepCost& Scheduler::cost_of(WeightSet set) const {
+  const StepCost& own = step_cost_[static_cast<size_t>(set)];
+  const StepCost& other = step_cost_[set == WeightSet::kFull ? 1 : 0];
+  return own.is_known() || !other.is_known() ? own : other;
+}
+
+// Does the step decode for somebody who is more important than `s`?
+bool Scheduler::serves_above(const Sequence& s) const {
+  return std::any_of(running_.begin(), running_.end(), [&](const Sequence* r) {
+    return r->planned_tokens > 0 && r->is_decoding() && r->priority_class < s.priority_class;
+  });
+}
+
 // As much of n tokens of the prompt of `s` as keeps the step in time; 0: nothing more.
 int Scheduler::timely_chunk(const Sequence& s, int n_tokens) const {
-  const StepCost& cost = step_cost_[static_cast<size_t>(plan_.batch.weights)];
+  const StepCost& cost = cost_of(plan_.batch.weights);
   if (options_.target_gap_us == 0 || plan_.shape.n_decode == 0 || !cost.is_known()) return n_tokens;
   StepShape decodes = plan_.shape;
   decodes.n_prefill = 0, decodes.prefill_reads = 0;
   double most_us = std::max(static_cast<double>(options_.target_gap_us) / cost.lateness(),
-                            kLeastStretch * cost.predict_us(decodes));
+                            (serves_above(s) ? kLeastStretchBelow : kLeastStretch) * cost.predict_us(decodes));
   auto is_in_time = [&](int n) {
     StepShape shape = plan_.shape;
     add_to_shape(s.n_computed, n, false, options_, &shape);

@@ -23,6 +23,7 @@
 #include "worker/memory_plan.h"
 #include "worker/model_load.h"
 #include "worker/prompt_cost.h"
+#include "worker/rehearsal.h"
 #include "worker/request_streams.h"
 #include "worker/sandbox.h"
 #include "worker/text_thread.h"
@@ -35,6 +36,7 @@ namespace {
 constexpr int kExitBug = 70, kExitDevice = 75, kExitConfig = 78;
 constexpr int64_t kHeartbeatUs = 250'000;
 constexpr int64_t kProgressUs = 100'000;  // at most so often while loading
+constexpr int64_t kRehearsalUs = 1'000'000, kRehearsalOnDeviceUs = 3'000'000;
 
 int exit_code_of(const Status& status) {
   if (status.code() == StatusCode::kInternal) return kExitBug;
@@ -67,6 +69,7 @@ class Worker {
   Result<std::unique_ptr<LoadedModel>> load(std::vector<GgufFile> files, std::vector<GgufFile> lean_files);
   Status grow_pool(int64_t bytes);
   Status start_engine();
+  Status rehearse_steps(int64_t canary_us, const TakeEvents& take_events);
   Status warm_prompts(const TakeEvents& take_events);
   Status look_at_sets(const TakeEvents& take_events);
 
@@ -271,15 +274,31 @@ Status Worker::start_engine() {
     }
     return all;
   };
+  const int64_t begin_us = monotonic_us();
   CHECK_OK(run_canary(engine_.get(), *model_, take_events));
+  const int64_t canary_us = monotonic_us() - begin_us;
   CHECK_OK(look_at_sets(take_events));
   if (options_.role != ipc::Role::kDecode) CHECK_OK(warm_prompts(take_events));
+  CHECK_OK(rehearse_steps(canary_us, take_events));
   model_->info.pool_tokens = engine_->max_tokens_per_sequence();
   if (configuration_->measures_prompts) {
     mailbox_.post_message(ipc::Progress{"measuring prompts", 0});
     CHECK_OK(measure_prompts(engine_.get(), model_.get(), take_events));
   }
   is_canary_ = false;
+  return ok_status();
+}
+
+// On the processor there is no graph to capture: a start from packed weights goes without, and its scheduler learns from the first steps.
+Status Worker::rehearse_steps(int64_t canary_us, const TakeEvents& take_events) {
+  const bool is_on_device = model_->info.device == "gpu";
+  if (model_->engine_options.batching != Batching::kContinuous || (!is_on_device && model_->pack_cache->is_hit())) return ok_status();
+  mailbox_.post_message(ipc::Progress{"running each batch size", 0});
+  const int64_t begin_us = monotonic_us();
+  CHECK_ASSIGN(const int n, rehearse(engine_.get(), {model_->engine_options.max_batch_size, model_->info.no_lean_reason.empty() ? 2 : 1,
+                                                     model_->info.vocab_size, is_on_device ? kRehearsalOnDeviceUs : kRehearsalUs, canary_us},
+                                     take_events));
+  log_info("batch sizes run", {{"most_sequences", n}, {"ms", (monotonic_us() - begin_us) / 1000}});
   return ok_status();
 }
 

@@ -18,8 +18,8 @@ double true_us(const StepShape& s) {
 // Scheduler alone under a clock that steps take time on.
 struct PacedRun {
   explicit PacedRun(SchedulerOptions o) : scheduler(std::move(o)) {}
-  void add(int n_prompt, uint32_t max_tokens, bool waits_for_company = true) {
-    EngineRequest r = fake_request(n_prompt, max_tokens, ++id);
+  void add(int n_prompt, uint32_t max_tokens, bool waits_for_company = true, int priority = 1) {
+    EngineRequest r = fake_request(n_prompt, max_tokens, ++id, 1, priority);
     r.id = id;
     r.waits_for_company = waits_for_company;
     r.sampling.ignore_eos = true;
@@ -132,6 +132,31 @@ TEST_CASE("a target below what the decodes alone take still lets prompts go on")
   int n_steps = 0;
   do run.step(), ++n_steps; while (run.last_shape.n_prefill > 0);
   CHECK(n_steps <= 2000 / 8 + 1);
+}
+
+TEST_CASE("a prompt slows streams of its own class or below more than those above it") {
+  auto worst_stretch = [](int stream_priority, int prompt_priority) {
+    PacedRun run(options(1000));
+    for (int i = 0; i < 8; ++i) run.add(40, 3000, true, stream_priority);
+    int64_t alone_us = 0, worst_us = 0;
+    for (int i = 0; i < 100; ++i) run.step(), alone_us = run.step_us;
+    run.add(300, 1, true, prompt_priority);
+    do run.step(), worst_us = std::max(worst_us, run.step_us); while (run.last_shape.n_prefill > 0);
+    return static_cast<double>(worst_us) / static_cast<double>(alone_us);
+  };
+  for (const auto& [stream, prompt] : {std::pair(0, 1), {0, 2}, {1, 2}}) CHECK(worst_stretch(stream, prompt) < 1.75);  // the least chunk may be longer
+  for (const auto& [stream, prompt] : {std::pair(1, 1), {2, 1}, {0, 0}, {2, 0}}) CHECK(worst_stretch(stream, prompt) > 2);
+}
+
+TEST_CASE("the first step of a set of weights takes no whole chunk beside streams") {
+  PacedRun run(options(30'000));
+  for (int i = 0; i < 8; ++i) run.add(40, 3000);
+  for (int i = 0; i < 100; ++i) run.step();
+  run.add(2000, 1);
+  run.scheduler.set_weights(WeightSet::kLean);
+  run.step();
+  CHECK(run.last_shape.n_prefill > 0);
+  CHECK(run.step_us < 35'000);
 }
 
 TEST_CASE("without a target, or alone, chunks are whole") {

@@ -228,7 +228,8 @@ TEST_CASE("start-up reports what it does; SIGTERM is the supervisor's business; 
   CHECK(worker.model->name == "tiny");
   CHECK((worker.model->architecture == "llama" && worker.model->has_chat_template));
   CHECK((worker.model->pool_tokens == worker.model->context_tokens && worker.model->kv_bytes_per_token > 0));
-  CHECK(worker.phases == std::vector<std::string>{"reading model", "repacking weights", "warming up", "measuring weight sets"});
+  CHECK(worker.phases == std::vector<std::string>{"reading model", "repacking weights", "warming up", "measuring weight sets",
+                                                   "running each batch size"});
   worker.kill(SIGTERM);
   worker.kill(SIGINT);
   CHECK(!tokenize(worker, "still here").empty());
