@@ -185,7 +185,7 @@ class Scheduler {
   // scheduler_pace.cc: how long a step may take, and who may join the batch
   int timely_chunk(const Sequence& s, int n_tokens) const;
   const StepCost& cost_of(WeightSet set) const;
-  bool serves_above(const Sequence& s) const;
+  double least_stretch(const Sequence& s) const;
   static void add_to_shape(int first_pos, int n_tokens, bool is_decode, const SchedulerOptions& options,
                            StepShape* shape);
   void form_batch(int64_t now_us);

@@ -1,6 +1,7 @@
 // Pace and company: how long a step may take beside running streams, how many may run, and who may
 // join when batching is not continuous.
 #include <algorithm>
+#include <climits>
 #include <utility>
 
 #include "engine/scheduler.h"
@@ -12,6 +13,7 @@ namespace {
 // is less: else prompts would stand still on a machine that cannot hold the target anyway.
 constexpr double kLeastStretch = 2.5;
 constexpr double kLeastStretchBelow = 1.5;  // beside a stream that is more important than the prompt
+constexpr double kLeastStretchAbove = 4;    // beside less important ones only
 constexpr int kLeastChunk = 8;   // a prompt always goes on
 constexpr int kChunkUnit = 4;
 constexpr double kHighUsage = 0.80, kLowUsage = 0.70;  // of the device's pages
@@ -39,11 +41,12 @@ const StepCost& Scheduler::cost_of(WeightSet set) const {
   return own.is_known() || !other.is_known() ? own : other;
 }
 
-// Does the step decode for somebody who is more important than `s`?
-bool Scheduler::serves_above(const Sequence& s) const {
-  return std::any_of(running_.begin(), running_.end(), [&](const Sequence* r) {
-    return r->planned_tokens > 0 && r->is_decoding() && r->priority_class < s.priority_class;
-  });
+// By whom the step decodes for: the most important one counts.
+double Scheduler::least_stretch(const Sequence& s) const {
+  int highest = INT_MAX;
+  for (const Sequence* r : running_)
+    if (r->planned_tokens > 0 && r->is_decoding()) highest = std::min(highest, r->priority_class);
+  return highest < s.priority_class ? kLeastStretchBelow : highest > s.priority_class ? kLeastStretchAbove : kLeastStretch;
 }
 
 // As much of n tokens of the prompt of `s` as keeps the step in time; 0: nothing more.
@@ -53,7 +56,7 @@ int Scheduler::timely_chunk(const Sequence& s, int n_tokens) const {
   StepShape decodes = plan_.shape;
   decodes.n_prefill = 0, decodes.prefill_reads = 0;
   double most_us = std::max(static_cast<double>(options_.target_gap_us) / cost.lateness(),
-                            (serves_above(s) ? kLeastStretchBelow : kLeastStretch) * cost.predict_us(decodes));
+                            least_stretch(s) * cost.predict_us(decodes));
   auto is_in_time = [&](int n) {
     StepShape shape = plan_.shape;
     add_to_shape(s.n_computed, n, false, options_, &shape);

@@ -134,7 +134,7 @@ TEST_CASE("a target below what the decodes alone take still lets prompts go on")
   CHECK(n_steps <= 2000 / 8 + 1);
 }
 
-TEST_CASE("a prompt slows streams of its own class or below more than those above it") {
+TEST_CASE("a prompt slows streams of its own class more than those above it, and those below it most") {
   auto worst_stretch = [](int stream_priority, int prompt_priority) {
     PacedRun run(options(1000));
     for (int i = 0; i < 8; ++i) run.add(40, 3000, true, stream_priority);
@@ -145,7 +145,8 @@ TEST_CASE("a prompt slows streams of its own class or below more than those abov
     return static_cast<double>(worst_us) / static_cast<double>(alone_us);
   };
   for (const auto& [stream, prompt] : {std::pair(0, 1), {0, 2}, {1, 2}}) CHECK(worst_stretch(stream, prompt) < 1.75);  // the least chunk may be longer
-  for (const auto& [stream, prompt] : {std::pair(1, 1), {2, 1}, {0, 0}, {2, 0}}) CHECK(worst_stretch(stream, prompt) > 2);
+  for (const auto& [stream, prompt] : {std::pair(1, 1), {0, 0}}) CHECK((worst_stretch(stream, prompt) > 2 && worst_stretch(stream, prompt) < 2.75));
+  for (const auto& [stream, prompt] : {std::pair(2, 1), {1, 0}, {2, 0}}) CHECK((worst_stretch(stream, prompt) > 3 && worst_stretch(stream, prompt) < 4.4));
 }
 
 TEST_CASE("the first step of a set of weights takes no whole chunk beside streams") {

@@ -217,7 +217,7 @@ def settings_of(a, case):
 def measure_unloaded(tandem, model, a):
     """[TTFT target, gap target, sustained requests a second]"""
     with tandem.serve(model, a.threads, a.set) as server:
-        alone = asyncio.run(one_after_another(server.address, 24))[4:]
+        alone = asyncio.run(one_after_another(server.address, 204))[4:]  # of 20 the median moves by a tenth
         with urllib.request.urlopen(server.address + "/status.json") as r:
             n_lanes = json.load(r)["kv"]["batch_limit"] or 32
         throughput = asyncio.run(saturate(server.address, n_lanes, a.saturate))
