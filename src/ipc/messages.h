@@ -284,7 +284,7 @@ struct Heartbeat {  // counters since the worker's start, but for gauges
   uint32_t batch_limit = 0;
   double prefill_seconds = 0, decode_seconds = 0, sampling_seconds = 0;
   uint32_t last_batch = 0;
-  uint64_t computed_tokens = 0;     // of prompts and forced chunks; what was cached or copied is not in it
+  uint64_t computed_tokens = 0;     // of requests' prompts and forced chunks; what was cached or copied is not in it
   uint64_t pages_readopted = 0;     // sealed by an earlier life of this worker and found whole
   uint64_t pages_imported = 0, bytes_imported = 0;  // copied from lent pages
   double import_seconds = 0;

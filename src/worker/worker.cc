@@ -111,6 +111,7 @@ class Worker {
   std::unique_ptr<Engine> engine_;
   std::vector<EngineEvents> canary_events_;  // engine thread
   bool is_canary_ = true;                    // engine thread
+  uint64_t n_startup_tokens_ = 0;  // computed before Ready: nobody asked for them
 
   bool is_loaded_ = false;
   std::optional<TextThread> text_thread_;
@@ -286,6 +287,7 @@ Status Worker::start_engine() {
     CHECK_OK(measure_prompts(engine_.get(), model_.get(), take_events));
   }
   is_canary_ = false;
+  n_startup_tokens_ = engine_->counters().computed_tokens;
   return ok_status();
 }
 
@@ -555,7 +557,7 @@ void Worker::heartbeat() {
   beat.decode_seconds = c.decode_seconds;
   beat.sampling_seconds = c.sampling_seconds;
   beat.last_batch = c.last_batch;
-  beat.computed_tokens = c.computed_tokens;
+  beat.computed_tokens = c.computed_tokens - n_startup_tokens_;
   beat.pages_readopted = c.pages_readopted;
   beat.pages_lent = c.pages_lent;
   if (model_->lent_pools) {

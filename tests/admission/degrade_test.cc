@@ -181,6 +181,8 @@ TEST_CASE("ladder: what is wrong is named with file, line, value and range") {
   CHECK(has(error_of("[load.noise]\nzero = 2\n"), "load.noise.zero is not known here"));
   CHECK(has(error_of("[load]\nsmoothing_s = 0\n"), "from 0.1 to 60, got 0"));
   CHECK(has(error_of("[[rung]\n"), "l.toml:1: "));
+  CHECK(has(error_of("[[*ung]]\n"), "l.toml:1: "));
+  CHECK(has(error_of("[load]\nstraße = 1\n"), "l.toml:2: "));
   CHECK(has(error_of("[[rung]]\nname = 1979-05-27\n"), "l.toml:2: name must be"));
 }
 

@@ -144,6 +144,8 @@ def write_settings():
         "wrong": (0, '[server]\nlisten = 5\n[batch]\nmax_batch_size = 99999999999999999999\n'),
         "ladder": (1, rows),
         "rung": (1, '[[rung]]\nname = "shed"\ncauses = ["kv"]\nenter = 0.9\nleave = 0.5\nleave_hold_s = 3\n'),
+        "letter": (0, "[server]\nstraße = 1\n"),
+        "header": (1, '[[*ung]]\nname = "shed"\n'),
         "words": (2, "# words\nstraße\nnew york\nre:^a(b|c)+$\n\0The STRASSE to New  York, abcb"),
         "scripts": (2, "日本\ne\u0301t\u00e9\n\0x 日本 été"),
         "keys": (3, f"# users\nann:{digest}:high:filtered:running=3\nbob:{digest}:per_minute=7:low\n"),
