@@ -29,16 +29,13 @@ def test_the_earlier_build_is_used(box):
     config = box.path("etc/tandem/tandem.toml")
     config.write_text(config.read_text().replace("#max_queue = 192", "max_queue = 99"))
     assert "max_queue = 99" in config.read_text()
-    box.key = box.run("tandem", "configure", "key", "ann").stdout.strip()
-    assert box.key
+    box.wait("a row of the log", lambda: n_rows(box) >= 2)
     box.rows = n_rows(box)
-    assert box.rows >= 2
 
 
 def test_upgrade_to_this_build(box):
     upgrade_under_a_stream(box, repacked(DEB, box.debs, NEWER), NEWER)
     assert "max_queue = 99" in box.path("etc/tandem/tandem.toml").read_text()
-    assert "ann:" in box.path("etc/tandem/keys").read_text()
     assert n_rows(box) > box.rows
     said = journal(box)
     assert "damaged" not in said, said
