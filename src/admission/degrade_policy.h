@@ -3,8 +3,8 @@
 //
 // DESIGN. Every rung decides alone from the causes it helps: entered when one of them stays at or above `enter` for
 // `hold`, left when all stay below `leave` for `leave_hold` (a lull of some seconds is not the overload's end), and never
-// changed twice within `dwell`; so no load curve makes it flap. A cause without a value neither enters nor holds a rung. An operator's pin beats all of that, until it is cleared; then
-// the load decides without waiting.
+// changed twice within `dwell`; so no load curve makes it flap. A cause without a value neither enters nor holds a rung.
+// An operator's pin beats all of that, until it is cleared; then the load decides without waiting for `dwell`.
 // Rejected: one load for all rungs (memory pressure would turn logprobs off, which helps nothing).
 #pragma once
 

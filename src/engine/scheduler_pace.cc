@@ -41,7 +41,7 @@ const StepCost& Scheduler::cost_of(WeightSet set) const {
   return own.is_known() || !other.is_known() ? own : other;
 }
 
-// By whom the step decodes for: the most important one counts.
+// Of those for whom the step decodes the most important one counts.
 double Scheduler::least_stretch(const Sequence& s) const {
   int highest = INT_MAX;
   for (const Sequence* r : running_)

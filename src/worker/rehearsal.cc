@@ -10,7 +10,7 @@ namespace {
 constexpr int kPrompt = 15;         // tokens: with the first steps' a page, no more
 constexpr int kSteps = 3;           // of each number of sequences with each set
 constexpr uint32_t kMostTokens = 200;
-constexpr int kMostTurns = 200;     // until all have begun
+constexpr int kTurnsEach = 4;       // until a sequence has begun, where there is room: the least chunk is half of its prompt
 
 class Rehearsal {
  public:
@@ -31,7 +31,7 @@ class Rehearsal {
       request.id = kStartupId - static_cast<uint64_t>(n_submitted_);
       CHECK_OK(engine_->submit(std::move(request)));
     }
-    for (int i = 0; i < kMostTurns && n_begun_ < n_sequences; ++i) CHECK_OK(turn());
+    for (int i = 0; i < kTurnsEach * (n_sequences + 1) && n_begun_ < n_sequences; ++i) CHECK_OK(turn());
     return n_begun_ == n_sequences;
   }
 

@@ -15,7 +15,7 @@ namespace tandem {
 // The engine's events since the last call.
 using TakeEvents = std::function<EngineEvents()>;
 
-constexpr uint64_t kStartupId = ~uint64_t{0};  // of all of them: one ends before the next begins
+constexpr uint64_t kStartupId = ~uint64_t{0};  // one ends before the next begins; of several at once the others count down from it
 
 // n ids from all over the vocabulary. Those of two salts differ from the first one on, so that the prefix cache has
 // nothing of the second.

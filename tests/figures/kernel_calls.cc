@@ -1,8 +1,6 @@
 // Every op of the scalar and AVX2 columns once, at fixed shapes, between marks that callgrind counts
 // instructions by: run by kernel_figures.py under valgrind (which knows no AVX-512).
 //   kernel_calls [OP]   OP ("avx2/add"): called three times, the planted fault that the check must see
-#include <valgrind/callgrind.h>
-
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -10,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/figures/counted_call.h"
 #include "tests/kernels/random_matrix.h"
 #include "tests/kernels/tested_column.h"
 
@@ -21,13 +20,7 @@ const char* planted = "";
 
 void measure(const KernelTable& t, const std::string& op, const std::function<void()>& call) {
   const std::string name = std::string(t.isa) + "/" + op;
-  call();  // page faults and lazy binding are no part of the figure
-  const int n_calls = name == planted ? 3 : 1;
-  CALLGRIND_ZERO_STATS;
-  CALLGRIND_TOGGLE_COLLECT;
-  for (int i = 0; i < n_calls; ++i) call();
-  CALLGRIND_TOGGLE_COLLECT;
-  CALLGRIND_DUMP_STATS_AT(name.c_str());
+  count_calls(name, call, name == planted ? 3 : 1);
 }
 
 void matmuls(const KernelTable& t) {

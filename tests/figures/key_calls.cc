@@ -2,7 +2,6 @@
 // keys; one call for each place of the first wrong byte of a stored digest, and one for each place of the right entry.
 //   key_calls [planted]   planted: compares as memcmp would, which the check must see
 #include <openssl/sha.h>
-#include <valgrind/callgrind.h>
 
 #include <array>
 #include <cstdlib>
@@ -13,6 +12,7 @@
 
 #include "api/keys.h"
 #include "base/hex.h"
+#include "tests/figures/counted_call.h"
 
 using namespace tandem;
 
@@ -33,15 +33,6 @@ Digest wrong_at(size_t byte) {
   return digest;
 }
 
-void measure(const std::string& name, const std::function<void()>& call) {
-  call();  // page faults and lazy binding are no part of the figure
-  CALLGRIND_ZERO_STATS;
-  CALLGRIND_TOGGLE_COLLECT;
-  call();
-  CALLGRIND_TOGGLE_COLLECT;
-  CALLGRIND_DUMP_STATS_AT(name.c_str());
-}
-
 // What std::equal does, out of reach of the compiler's vectors.
 [[gnu::noinline]] bool leaky_equal(const Digest& a, const Digest& b) {
   for (size_t i = 0; i < a.size(); ++i)
@@ -60,7 +51,7 @@ void measure_ring(const std::string& name, const std::string& folder, const std:
   api::KeyRing ring(config);
   if (!ring.reload().ok()) std::abort();
   const std::string header = std::string("Bearer ") + kKey;
-  measure(name, [&] {
+  count_calls(name, [&] {
     if (ring.identify(header).has_value() != is_known) std::abort();
   });
 }
@@ -75,7 +66,7 @@ int main(int argc, char**) {
     const Digest wrong = wrong_at(byte);
     const std::string name = "unknown, first wrong byte " + std::to_string(byte);
     if (argc > 1)
-      measure(name, [&] { (void)leaky_equal(wrong, digest_of(kKey)); });
+      count_calls(name, [&] { (void)leaky_equal(wrong, digest_of(kKey)); });
     else
       measure_ring(name, folder, {wrong, other, wrong}, false);
   }

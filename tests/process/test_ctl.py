@@ -183,37 +183,35 @@ def test_chat_streams_an_answer(appliance):
     assert "400" in err
 
 
-class Foreign(http.server.BaseHTTPRequestHandler):
-    """A server that answers everything with what a test gave it."""
-    status, body = 200, b""
-
-    def answer(self):
-        self.send_response(self.status)
-        self.send_header("Content-Length", str(len(self.body)))
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    do_GET = do_POST = answer
-
-    def log_message(self, *args):
-        pass
-
-
 @pytest.fixture
 def foreign():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as server:
+    """A server that answers everything with its `status` and `body`."""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(server.status)
+            self.send_header("Content-Length", str(len(server.body)))
+            self.end_headers()
+            self.wfile.write(server.body)
+
+        do_POST = do_GET
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.status, server.body = 200, b""
+        server.url = f"http://127.0.0.1:{server.server_port}"
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield server
         server.shutdown()
 
 
 def test_a_model_gives_a_terminal_no_orders(foreign):
-    Foreign.status = 200
-    Foreign.body = b'data: {"choices":[{"delta":{"content":"a\\u001b]52;c;eA\\u0007\\u009b1m\\n\\tb"}}]}\n\ndata: [DONE]\n\n'
-    out, _ = tandem("chat", "--url", foreign, "hi")
+    foreign.body = b'data: {"choices":[{"delta":{"content":"a\\u001b]52;c;eA\\u0007\\u009b1m\\n\\tb"}}]}\n\ndata: [DONE]\n\n'
+    out, _ = tandem("chat", "--url", foreign.url, "hi")
     assert out == "a\x1b]52;c;eA\a\x9b1m\n\tb\n"  # to a file or a pipe: as it is
     terminal, inside = os.openpty()
-    subprocess.run([os.path.join(BIN, "tandem"), "chat", "--url", foreign, "hi"], stdout=inside, check=True, timeout=60)
+    subprocess.run([os.path.join(BIN, "tandem"), "chat", "--url", foreign.url, "hi"], stdout=inside, check=True, timeout=60)
     os.close(inside)
     assert os.read(terminal, 1000) == b"a?]52;c;eA??1m\r\n\tb\r\n"
     os.close(terminal)
@@ -223,9 +221,9 @@ def test_a_model_gives_a_terminal_no_orders(foreign):
                                   b'{"data":[3,{"id":[]}]}', b'data: {"choices":3}\n\n', b'data: {"error":null}\n\n', b"\xff\xfe"])
 @pytest.mark.parametrize("status", [200, 500])
 def test_servers_that_are_not_ours_end_no_verb_by_a_signal(foreign, body, status):
-    Foreign.status, Foreign.body = status, body
+    foreign.status, foreign.body = status, body
     for args in [["chat", "hi"], ["status"], ["log"], ["degrade", "set", "shed"]]:
-        done = subprocess.run([os.path.join(BIN, "tandem"), *args, "--url", foreign], capture_output=True, timeout=60)
+        done = subprocess.run([os.path.join(BIN, "tandem"), *args, "--url", foreign.url], capture_output=True, timeout=60)
         assert 0 <= done.returncode <= 2, (args, done.returncode, done.stderr)
         assert done.returncode == 0 or done.stderr.startswith(b"tandem "), (args, done.stderr)
 
